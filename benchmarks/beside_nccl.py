@@ -62,12 +62,17 @@ def _by_hang(lab: Lab, program: bytes) -> str:
         words = stream.arguments(_APART_S, several=True)
         told = received.host(lab[name].run([*PYTHON, str(path), *words], seconds=_LIMIT_S).stdout, name)
         longest = max(longest, time.monotonic() - since)
-        mine = [one for one in told.live.processes if f":{_PORT}" in one.job]
+        mine = [process for process in told.live.processes if f":{_PORT}" in process.job]
         live.append(replace(told.live, processes=mine))
         ras += told.ras
     verdicts = judge(Cluster(command="hang", measurements=Measurements(live=live, ras=ras)))
-    found = [(verdict.code, one) for verdict in verdicts for one in verdict.findings if one.state is State.FAIL]
-    ranks = sorted({one.where.rank for _, one in found if one.where.rank is not None})
+    found = [
+        (verdict.code, finding)
+        for verdict in verdicts
+        for finding in verdict.findings
+        if finding.state is State.FAIL
+    ]
+    ranks = sorted({finding.where.rank for _, finding in found if finding.where.rank is not None})
     codes = " ".join(sorted({code for code, _ in found}))
     return (f"rank {_CULPRIT}" if ranks == [_CULPRIT] else f"ranks {ranks}" if ranks else "nobody") + (
         f" ({codes}), {longest:.0f} s" if codes else f", {longest:.0f} s"

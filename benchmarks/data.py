@@ -57,22 +57,22 @@ class Result:
     def good(self) -> bool:
         """Found in every run; or, of a clean one, no alarm in any."""
         if self.case.clean:
-            return not any(raised(one) or one.problem for one in self.outcomes)
-        return all(found(self.case, one) for one in self.outcomes)
+            return not any(raised(outcome) or outcome.problem for outcome in self.outcomes)
+        return all(found(self.case, outcome) for outcome in self.outcomes)
 
     @property
     def seconds(self) -> float:
         """The middle run's."""
-        return median(one.seconds for one in self.outcomes)
+        return median(outcome.seconds for outcome in self.outcomes)
 
     def differing(self) -> set[str]:
         """Codes raised in some runs and not in others."""
-        times = Counter(code for one in self.outcomes for code in raised(one))
+        times = Counter(code for outcome in self.outcomes for code in raised(outcome))
         return {code for code, number in times.items() if number < len(self.outcomes)}
 
     def row(self) -> tuple[str, str, str, str, float, str]:
         """One line of the table."""
-        last = next((one for one in self.outcomes if not self._well(one)), self.outcomes[-1])
+        last = next((outcome for outcome in self.outcomes if not self._well(outcome)), self.outcomes[-1])
         codes = found(self.case, last)
         verdict = ("clean" if self.good else "ALARM") if self.case.clean else " ".join(codes) or "MISSED"
         others = [
@@ -102,18 +102,18 @@ def lacking(case: Case) -> str:
 
 def summary(results: list[Result]) -> str:
     """The lines that are quoted."""
-    defects = [one for one in results if not one.case.clean]
-    clean = [one for one in results if one.case.clean]
-    seconds = [run.seconds for one in results for run in one.outcomes]
-    missed = [one.case.name for one in defects if not one.good]
-    alarms = [one.case.name for one in clean if not one.good]
+    defects = [result for result in results if not result.case.clean]
+    clean = [result for result in results if result.case.clean]
+    seconds = [run.seconds for result in results for run in result.outcomes]
+    missed = [defect.case.name for defect in defects if not defect.good]
+    alarms = [result.case.name for result in clean if not result.good]
     lines = [
         f"found {len(defects) - len(missed)} of {len(defects)} defects; missed: {', '.join(missed) or 'none'}",
         f"false alarms {len(alarms)} of {len(clean)} clean ones: {', '.join(alarms) or 'none'}",
         f"seconds: median {median(seconds):.1f}, longest {max(seconds):.1f}",
     ]
     if len(results[0].outcomes) > 1:
-        agreed = sum(not one.differing() for one in results)
+        agreed = sum(not result.differing() for result in results)
         lines.append(f"same verdicts in {len(results[0].outcomes)} runs: {agreed} of {len(results)} cases")
     return "\n".join(lines)
 
@@ -134,10 +134,12 @@ def _options() -> argparse.Namespace:
 def main() -> None:
     """Print the table and its summary."""
     options = _options()
-    wanted = [one for one in CASES if options.only in one.name or options.only in one.expects]
-    chosen = [one for one in wanted if (one.clean or not options.clean) and not (one.clean and options.defects)]
+    wanted = [case for case in CASES if options.only in case.name or options.only in case.expects]
+    chosen = [
+        case for case in wanted if (case.clean or not options.clean) and not (case.clean and options.defects)
+    ]
     if options.list:
-        print(tabulate([(one.name, " ".join(one.expects) or "clean", lacking(one)) for one in chosen]))
+        print(tabulate([(case.name, " ".join(case.expects) or "clean", lacking(case)) for case in chosen]))
         return
     results = []
     for case in chosen:
@@ -150,7 +152,10 @@ def main() -> None:
         sys.exit("no such case")
     print(
         tabulate(
-            [one.row() for one in results], _HEADERS, floatfmt=".1f", maxcolwidths=[None] * 3 + [60, None, 30]
+            [result.row() for result in results],
+            _HEADERS,
+            floatfmt=".1f",
+            maxcolwidths=[None] * 3 + [60, None, 30],
         )
     )
     print(f"\n{summary(results)}")

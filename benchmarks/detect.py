@@ -27,9 +27,9 @@ def row(scenario: Scenario, outcome: Outcome) -> tuple[str, str, str, str, float
     """One line of the table."""
     problems = outcome.problems(scenario)
     kinds = {problem.split(":", 1)[0] for problem in problems}
-    codes = " ".join(dict.fromkeys(one.code for one in scenario.expect)) or f"exit {scenario.exit_code}"
+    codes = " ".join(dict.fromkeys(expect.code for expect in scenario.expect)) or f"exit {scenario.exit_code}"
     missed = "missed" in kinds or (not scenario.expect and "exit" in kinds)
-    named = any(one.node or one.device for one in scenario.expect)
+    named = any(expect.node or expect.device for expect in scenario.expect)
     culprit = "-" if not named or missed else "wrong" if {"culprit", "false"} & kinds else "right"
     return scenario.name, codes, "no" if missed else "yes", culprit, round(outcome.seconds, 1), _shown(problems)
 
@@ -59,11 +59,13 @@ def main() -> None:
     parser.add_argument("--healthy", type=int, default=20, help="how many healthy runs (default 20)")
     options = parser.parse_args()
     with Labs() as labs:
-        chosen = [one for one in SCENARIOS if options.only in one.name]
-        rows = [row(one, labs.run(one)) for one in sorted(chosen, key=lambda one: one.needs)]
+        chosen = [scenario for scenario in SCENARIOS if options.only in scenario.name]
+        rows = [
+            row(scenario, labs.run(scenario)) for scenario in sorted(chosen, key=lambda scenario: scenario.needs)
+        ]
         print(tabulate(rows, _HEADERS, floatfmt=".1f", maxcolwidths=[None, None, None, None, None, 60]))
-        runs = sorted(healthy(options.healthy), key=lambda one: one.needs)
-        alarms = {one.name: problems for one in runs if (problems := labs.run(one).problems(one))}
+        runs = sorted(healthy(options.healthy), key=lambda scenario: scenario.needs)
+        alarms = {run.name: problems for run in runs if (problems := labs.run(run).problems(run))}
     detected, right = sum(r[2] == "yes" for r in rows), sum(r[3] != "wrong" for r in rows)
     print(f"\ndetected {detected} of {len(rows)}, culprit not wrong {right} of {len(rows)}")
     print(f"false alarms: {len(alarms)} of {len(runs)} healthy runs")

@@ -125,10 +125,10 @@ class Simulated:
         told = {(one.node, one.metric): one for one in found.slower}
         weeks, late = {0: 0, 1: 0}, []
         for (number, metric), (day, change, takes) in self.slower.items():
-            one = told.pop((self.names[number], metric), None)
+            node = told.pop((self.names[number], metric), None)
             off = (
-                (datetime.fromisoformat(one.since) - BEGIN.replace(tzinfo=None, hour=0)).days - day
-                if one
+                (datetime.fromisoformat(node.since) - BEGIN.replace(tzinfo=None, hour=0)).days - day
+                if node
                 else None
             )
             good = off is not None and abs(off) <= 7
@@ -139,12 +139,18 @@ class Simulated:
         print(f"slower at once, week right: {weeks[0]} of {many[0]}; slowly: {weeks[1]} of {many[1]}")
         print("\n".join(f"   {line}" for line in late))
         print(f"false: {len(told)} in {self.days / 30.4:.0f} months: {[*told][:8]}")
-        again = {(one.node, one.code) for one in found.repeats}
+        again = {(repeat.node, repeat.code) for repeat in found.repeats}
         planted = {(self.names[number], code) for number, code in self.fails.items()}
         print(
             f"fail again and again: {len(again & planted)} of {len(planted)}, {len(again - planted)} beside them"
         )
-        print("together:", [(one.code, one.attribute, one.value, one.failing, one.of) for one in found.together])
+        print(
+            "together:",
+            [
+                (together.code, together.attribute, together.value, together.failing, together.of)
+                for together in found.together
+            ],
+        )
         for up in found.upgrades:
             print(
                 f"upgrade {up.attribute} {up.before} -> {up.after}, {up.nodes} nodes: {up.subject} "

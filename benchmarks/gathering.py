@@ -24,7 +24,7 @@ from ncclcheck.base import wire
 from ncclcheck.base.clock import Deadline
 from ncclcheck.base.progress import Progress
 from ncclcheck.launch import ssh
-from ncclcheck.launch.agents import Events, Said
+from ncclcheck.launch.agents import AgentRecord, Events
 from ncclcheck.launch.hosts import hostfile
 from ncclcheck.launch.remote.relay import Relay
 from ncclcheck.probes.facts import Node
@@ -61,16 +61,16 @@ def _write(folder: Path, nodes: int, size: int) -> None:
     """What each connection carries, by the relay's own code."""
     (folder / "ssh").write_text(_SSH.format(folder=folder))
     (folder / "ssh").chmod(0o755)
-    (folder / "beat").write_bytes(b"".join(wire.lines(wire.Beat(), wire.RELAY, 1)))
+    (folder / "beat").write_bytes(b"".join(wire.lines(wire.AgentBeat(), wire.RELAY, 1)))
     listed = [entry.facts for entry in dgx.unjudged(nodes).nodes]
     for first in range(0, nodes, size):
         with (folder / f"n{first}").open("wb") as file:
             relay = Relay(file.fileno())
             for number in range(first, min(nodes, first + size)):
-                relay._pass_back(Said(number, _hello(number)))
+                relay._pass_back(AgentRecord(number, _hello(number)))
                 facts = listed[number]
                 assert isinstance(facts, Node)
-                relay._pass_back(Said(number, wire.Facts(node=facts)))
+                relay._pass_back(AgentRecord(number, wire.Facts(node=facts)))
     for number in range(min(nodes, size)):
         facts = listed[number]
         assert isinstance(facts, Node)
@@ -92,7 +92,7 @@ def _one_relay(folder: Path, size: int) -> None:
     with subprocess.Popen(program, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdin is not None
         assert child.stdout is not None
-        child.stdin.write(wire.order(wire.RELAY, wire.Spread(here=0, agents=agents)))
+        child.stdin.write(wire.order(wire.RELAY, wire.SpreadOrder(here=0, agents=agents)))
         child.stdin.flush()
         assemblers = {at: wire.Assembler() for at in range(size)}
         left, got = set(assemblers), 0

@@ -121,10 +121,10 @@ def _job(ranks: int, fault: str) -> Iterator[None]:
                 time.sleep(0.2)
             yield
         finally:
-            for one in begun:
+            for process in begun:
                 with suppress(ProcessLookupError):
-                    one.kill()
-                one.wait()
+                    process.kill()
+                process.wait()
 
 
 def _here(ranks: int) -> None:

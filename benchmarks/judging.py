@@ -28,11 +28,11 @@ from tests.helpers import stories
 
 def cluster_of(count: int) -> Cluster:
     """So many nodes with the facts of the healthy story."""
-    told = stories.load("healthy").cluster
-    addresses = {reach.node: reach.address for reach in told.measurements.reach}
-    written = [(node.name, addresses[node.name], msgspec.json.encode(node).decode()) for node in told.nodes]
+    cluster = stories.load("healthy").cluster
+    addresses = {reach.node: reach.address for reach in cluster.measurements.reach}
+    written = [(node.name, addresses[node.name], msgspec.json.encode(node).decode()) for node in cluster.nodes]
     nodes = [_copy(*written[number % len(written)], number) for number in range(count)]
-    return replace(told, nodes=nodes, job=replace(told.job, nodes_asked=count, nodes_answered=count))
+    return replace(cluster, nodes=nodes, job=replace(cluster.job, nodes_asked=count, nodes_answered=count))
 
 
 def _copy(name: str, address: str, text: str, number: int) -> Node:

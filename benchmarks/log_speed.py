@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 
 from tabulate import tabulate
 
-from ncclcheck.probes.logs.reading import Reading
+from ncclcheck.probes.logs.reading import LogReading
 
 _RANKS = 128
 
@@ -97,7 +97,7 @@ def rate(data: bytes) -> float:
     rates = []
     for _ in range(3):
         begun = time.process_time()
-        reading = Reading()
+        reading = LogReading()
         reading.take("log", io.BytesIO(data))
         reading.logs()
         rates.append(len(data) / 1e6 / (time.process_time() - begun))

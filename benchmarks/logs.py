@@ -22,7 +22,7 @@ from pathlib import Path
 from tabulate import tabulate
 
 from ncclcheck.probes.facts import Cluster, Measurements
-from ncclcheck.probes.logs.reading import Reading
+from ncclcheck.probes.logs.reading import LogReading
 from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules, flagged
@@ -63,7 +63,7 @@ def causes(data: bytes) -> list[Cause]:
 
 def read(data: bytes) -> tuple[list[Cause], set[str]]:
     """The causes, and the codes that are notes or say what these lines do not show."""
-    reading = Reading()
+    reading = LogReading()
     reading.take("log", io.BytesIO(data))
     logs = reading.logs()
     rules = [rule for rule in all_rules() if rule.code.startswith("LOG")]
@@ -95,8 +95,8 @@ def judged(case: Case, data: bytes, codes: dict[str, list[str]], score: Score) -
     """Count one log."""
     right, none_is_right = accepted(case, codes)
     found, notes = read(data)
-    exact = [one for one in found if one.code not in flagged("symptom")]
-    named = [one.code for one in (exact or found)]
+    exact = [cause for cause in found if cause.code not in flagged("symptom")]
+    named = [cause.code for cause in (exact or found)]
     score.logs += 1
     quiet = not found if case.mode in SOUND else not exact
     noted = not (named or none_is_right) and bool(right & notes)

@@ -73,10 +73,10 @@ class Fault:
         """Give the functions of this process the changed code; whether there was one to change."""
         before, after = (_codes(compile(text, self.file, "exec")) for text in (self.file.read_text(), self.text()))
         changed = {key: code for key, code in after.items() if code != before[key]}
-        found = [one for one in gc.get_objects() if isinstance(one, FunctionType)]
-        found = [one for one in found if one.__code__.co_filename == str(self.file)]
+        types = [one for one in gc.get_objects() if isinstance(one, FunctionType)]
+        types = [one for one in types if one.__code__.co_filename == str(self.file)]
         planted = False
-        for function in found:
+        for function in types:
             if code := changed.get((function.__code__.co_name, function.__code__.co_firstlineno)):
                 function.__code__ = code
                 planted = True
@@ -85,7 +85,7 @@ class Fault:
 
 def _codes(code: CodeType) -> dict[tuple[str, int], CodeType]:
     """By name and first line, this code and all within it."""
-    within = (one for one in code.co_consts if isinstance(one, CodeType))
+    within = (co_const for co_const in code.co_consts if isinstance(co_const, CodeType))
     return {(code.co_name, code.co_firstlineno): code} | {k: v for one in within for k, v in _codes(one).items()}
 
 

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from ncclcheck.probes.facts import Collective, Measurements
 from ncclcheck.probes.job import collectives
 from ncclcheck.probes.job.context import CollectivePlan, Context, JobPlan, Row
-from ncclcheck.probes.job.usage.memory import Watch
+from ncclcheck.probes.job.usage.memory import MemoryWatch
 
 RANKS = 2
 # Iterations of one turn, and turns in a round: short turns of the slow size see the same machine.
@@ -106,19 +106,19 @@ def _context(plan: CollectivePlan, emit: Callable[[Measurements], None]) -> Cont
         tick=lambda: None,
         emit=emit,
         done=lambda: None,
-        memory=Watch(torch.device("cpu")),
+        memory=MemoryWatch(torch.device("cpu")),
     )
 
 
 def take_turns(size: int, iterations: int, rounds: int) -> Ratios:
     """All three arms in every round, each time beginning with another."""
-    found = Ratios(size, [], [], [])
-    arms = [(ours, found.ours_us), (bare, found.bare_us), (bare, found.again_us)]
+    ratios = Ratios(size, [], [], [])
+    arms = [(ours, ratios.ours_us), (bare, ratios.bare_us), (bare, ratios.again_us)]
     for number in range(rounds):
         first = number % len(arms)
         for measure, kept in arms[first:] + arms[:first]:
             kept.append(measure(size, iterations))
-    return found
+    return ratios
 
 
 def _rank(rank: int, rounds: int, folder: str) -> None:

@@ -153,7 +153,10 @@ def complaints(document: Document) -> list[str]:
     ]
     return [
         *said,
-        *(f"culprit {' '.join(one.names)} ({one.confidence:.2f}): {one.why}" for one in document.culprits),
+        *(
+            f"culprit {' '.join(culprit.names)} ({culprit.confidence:.2f}): {culprit.why}"
+            for culprit in document.culprits
+        ),
     ]
 
 
@@ -161,14 +164,18 @@ def wrongs(outcome: Outcome) -> list[str]:
     """All that is wrong with one run."""
     ended = [f"{host} ended with {code}" for host, code in outcome.codes.items() if code]
     mute = [] if outcome.documents else [f"no report: {outcome.errors}"]
-    return [*(told for one in outcome.documents.values() for told in complaints(one)), *ended, *mute]
+    return [
+        *(complaint for document in outcome.documents.values() for complaint in complaints(document)),
+        *ended,
+        *mute,
+    ]
 
 
 def summary(load: int, name: str, outcomes: Sequence[Outcome]) -> tuple[object, ...]:
     """One line of the table."""
-    told = [wrongs(one) for one in outcomes]
+    told = [wrongs(outcome) for outcome in outcomes]
     every = [line for lines in told for line in lines]
-    seconds = sorted(one.seconds for one in outcomes)
+    seconds = sorted(outcome.seconds for outcome in outcomes)
     return (
         load,
         name,
@@ -199,10 +206,10 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="where the documents of runs with complaints are kept")
     options = parser.parse_args()
     rows = []
-    commands = [one for one in (*COMMANDS, *JOINS, *SLURM) if options.only in one.name]
+    commands = [command for command in (*COMMANDS, *JOINS, *SLURM) if options.only in command.name]
     with Labs() as labs:
         for burners in map(int, options.loads.split(",")):
-            share = {one: len(range(i, options.runs, len(commands))) for i, one in enumerate(commands)}
+            share = {command: len(range(i, options.runs, len(commands))) for i, command in enumerate(commands)}
             for command in commands:
                 outcomes = []
                 for number in range(share[command]):

@@ -62,12 +62,12 @@ def replace_profile(plan: Plan, name: str, profile: Mapping[str, str]) -> Plan:
 
 def states(subject: Cluster) -> Counter[tuple[str, str]]:
     """(state, code) of what fails, warns or is noted: each code once a document."""
-    found: Counter[tuple[str, str]] = Counter()
+    counter: Counter[tuple[str, str]] = Counter()
     for verdict in judge(subject):
         for state in {finding.state for finding in verdict.findings}:
             if state in (State.FAIL, State.WARN, State.NOTE):
-                found[state.value, verdict.code] += 1
-    return found
+                counter[state.value, verdict.code] += 1
+    return counter
 
 
 def row(plan: Plan, documents: Iterator[tuple[str, Cluster]]) -> tuple[list[object], Counter[tuple[str, str]]]:
@@ -75,10 +75,10 @@ def row(plan: Plan, documents: Iterator[tuple[str, Cluster]]) -> tuple[list[obje
     whole: Counter[tuple[str, str]] = Counter()
     number = most = 0
     for _, subject in documents:
-        found = states(subject)
-        whole += found
+        counter = states(subject)
+        whole += counter
         number += 1
-        most = max(most, sum(state == "warn" for state, _ in found))
+        most = max(most, sum(state == "warn" for state, _ in counter))
     fails, warns, notes = (
         sum(n for (state, _), n in whole.items() if state == one) for one in ("fail", "warn", "note")
     )
@@ -99,9 +99,9 @@ def main() -> None:
             continue
         rows, whole = [], Counter[tuple[str, str]]()
         for plan in plans:
-            line, found = row(plan, documents(plan))
+            line, counter = row(plan, documents(plan))
             rows.append(line)
-            whole += found
+            whole += counter
         documents_of_all, fails, warns = (sum(int(str(line[place])) for line in rows) for place in (1, 2, 3))
         rows.append(["all", documents_of_all, fails, warns, "", "", ""])
         print(f"{title} environments")

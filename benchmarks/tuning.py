@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from ncclcheck.probes.facts import Candidate, Tuning
 from ncclcheck.reports.subjects.job import tuning
-from ncclcheck.reports.subjects.job.tuning import Search
+from ncclcheck.reports.subjects.job.tuning import TuningSearch
 from ncclcheck.run.plan.tune_plan import LOOKS as ALL_LOOKS
 
 LOOKS = ALL_LOOKS["standard"]
@@ -52,11 +52,11 @@ def weather(chance: random.Random) -> Callable[[], float]:
 
 def planted(gain: float, chance: random.Random, count: int = 6) -> Tuning:
     """One run of `tune`: the first candidate is faster by this share."""
-    search, job = Search(candidates(count), LOOKS), weather(chance)
+    search, job = TuningSearch(candidates(count), LOOKS), weather(chance)
     pairs = search.pairs()
     settings = next(pairs, None)
     while settings is not None:
-        faster = math.log1p(gain) if any(one.variable == "NCCL_GOOD" for one in settings) else 0.0
+        faster = math.log1p(gain) if any(setting.variable == "NCCL_GOOD" for setting in settings) else 0.0
         first, second = job(), job()
         both = (
             {("all_reduce", size): 100.0 * math.exp(one - less + chance.gauss(0, _JITTER)) for size in SIZES}
@@ -81,10 +81,10 @@ def main() -> None:
         for trial in range(given.trials):
             told = planted(gain, random.Random(f"{given.seed} {gain} {trial}"))
             chosen = tuning.recommended(told)
-            names = {one.variable for one in chosen.settings} if chosen else set()
+            names = {setting.variable for setting in chosen.settings} if chosen else set()
             right += names == {"NCCL_GOOD"}
             wrong += bool(names - {"NCCL_GOOD"}) or (gain == 0 and bool(names))
-            pairs += sum(one.pairs for one in told.tried) + (told.whole.pairs if told.whole else 0)
+            pairs += sum(tried.pairs for tried in told.tried) + (told.whole.pairs if told.whole else 0)
         rows.append((f"{100 * gain:.0f} %", f"{right} of {given.trials}", wrong, f"{pairs / given.trials:.0f}"))
     print(tabulate(rows, ["gain", "recommended", "anything else", "pairs of jobs"], disable_numparse=True))
 

@@ -13,7 +13,7 @@ from typing import Literal
 
 from ncclcheck.probes.facts import Candidate, Tuning
 from ncclcheck.reports.subjects.job import trial, tuning
-from ncclcheck.reports.subjects.job.tuning import Search
+from ncclcheck.reports.subjects.job.tuning import TuningSearch
 from ncclcheck.run.plan.tune_plan import LOOKS
 
 Times = dict[tuple[str, int], float]
@@ -57,7 +57,7 @@ def searched(names: Sequence[str], value: str, level: Level, job: Callable[[bool
 
     names: of the candidates, the one that may gain first. job: one job; whether it has the setting that may gain.
     """
-    search, turn = Search([Candidate(variable=name, value=value) for name in names], LOOKS[level]), 0
+    search, turn = TuningSearch([Candidate(variable=name, value=value) for name in names], LOOKS[level]), 0
     pairs = search.pairs()
     settings = next(pairs, None)
     while settings is not None:

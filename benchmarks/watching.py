@@ -91,7 +91,7 @@ def _blocks(argv: list[str], seconds: float) -> tuple[list[float], list[float], 
             [step[column] for step in times if turns[at] + 0.2 < step[0] < turns[at + 1]]
             for at in range(1, len(turns) - 1)
         ]
-        middle = [statistics.median(one) for one in blocks if len(one) > 20]
+        middle = [statistics.median(block) for block in blocks if len(block) > 20]
         # The watcher is stopped in the first, third, ... block.
         found.append([100 * (looks / still - 1) for still, looks in zip(middle[::2], middle[1::2], strict=False)])
     return found[0], found[1], used / max(1.0, (turns[-1] - turns[1]) / 2)

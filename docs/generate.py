@@ -78,8 +78,8 @@ def options() -> str:
     context = click.Context(cli)
     for name in cli.list_commands(context):
         command = cli.get_command(context, name)
-        own = [one for one in command.params if isinstance(one, GroupedOption)] if command else []
-        rows = {max(one.opts, key=len): _option_cells(one) for one in own}
+        own = [param for param in command.params if isinstance(param, GroupedOption)] if command else []
+        rows = {max(option.opts, key=len): _option_cells(option) for option in own}
         new = [_row(*cells) for option, cells in rows.items() if shown.get(option) != cells]
         shown |= rows if name == "env" else {}
         title = "Common options" if name == "env" else f"`{name}`"

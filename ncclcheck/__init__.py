@@ -10,10 +10,10 @@ if 0 <= resource.getrlimit(resource.RLIMIT_FSIZE)[0] < 2**20:  # bytes; the larg
     sys.dont_write_bytecode = True  # Python would leave .pyc files that end in the middle, and fail from then on
 
 if TYPE_CHECKING:
-    from ncclcheck.commands.steps.in_code import NotReady, Result, preflight
+    from ncclcheck.commands.steps.in_code import NotReady, StepResult, preflight
 
 __version__ = "0.1.0"
-__all__ = ["NotReady", "Result", "__version__", "preflight"]
+__all__ = ["NotReady", "StepResult", "__version__", "preflight"]
 
 
 def __getattr__(name: str) -> Any:

@@ -42,7 +42,10 @@ class _Pictures(Samples):
 
 
 def _pictures(batch: list[Picture]) -> dict[str, Any]:
-    return {"image": torch.stack([one.image for one in batch]), "name": [one.name for one in batch]}
+    return {
+        "image": torch.stack([picture.image for picture in batch]),
+        "name": [picture.name for picture in batch],
+    }
 
 
 def dataclass_with_collate() -> tuple[Dataset[Any], dict[str, Any]]:

@@ -32,7 +32,7 @@ def is_right(fabric: Fabric, answer: Iterable[Culprit]) -> bool:
     Of a node with a fault of its own it may be left open on which side of a slow switch it stands.
     """
     own = {name for fault in fabric.faults if fault.kind != "uplink" for name in fault.names}
-    told = {_told(one, own if one.kind == "fabric" else set()) for one in answer}
+    told = {_told(culprit, own if culprit.kind == "fabric" else set()) for culprit in answer}
     truths = [_true(fabric, fault, own) for fault in fabric.faults]
     return len(told) == len(truths) and all(told & truth for truth in truths)
 

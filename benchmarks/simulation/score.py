@@ -45,9 +45,11 @@ def answer(fabric: Fabric, level: Level, shape: Shape) -> tuple[list[Culprit], i
     while pairs := next_round(fabric.names, level, done):  # type: ignore[arg-type]
         done += fabric.exchange(pairs, rounds)
         rounds += 1
-    told = Measurements(pairs=done, lateness=fabric.lateness(), rank_speeds=fabric.speeds())  # type: ignore[arg-type]
+    measurements = Measurements(pairs=done, lateness=fabric.lateness(), rank_speeds=fabric.speeds())  # type: ignore[arg-type]
     nodes = [_node(fabric, name) for name in fabric.names] if shape.known else []
-    return culprits(Cluster(command="bench", nodes=nodes, job=Job(backend="nccl"), measurements=told)), rounds
+    return culprits(
+        Cluster(command="bench", nodes=nodes, job=Job(backend="nccl"), measurements=measurements)
+    ), rounds
 
 
 def _node(fabric: Fabric, name: str) -> Node:

@@ -10,7 +10,7 @@ from typing import Literal
 
 from benchmarks.simulation.fabric import GB_S, Weather
 from ncclcheck.probes.facts import GroupTime
-from ncclcheck.reports.scale.search import Answer, answered, next_groups
+from ncclcheck.reports.scale.search import GroupSearchAnswer, answered, next_groups
 
 Kind = Literal["healthy", "gradual", "size", "2 members", "3 members", "4 members", "joined", "at once"]
 KINDS: tuple[Kind, ...] = (
@@ -99,15 +99,15 @@ class Whole:
         return self.chance.uniform(1.2, 3.0) if hit else 1.0
 
 
-def ask(whole: Whole) -> Answer:
+def ask(whole: Whole) -> GroupSearchAnswer:
     """Rounds until nothing is left to ask, as the job does it."""
     done: list[GroupTime] = []
     while groups := next_groups(whole.names, done):
-        done += whole.measure(groups, len({one.round for one in done}))
+        done += whole.measure(groups, len({time.round for time in done}))
     return answered(whole.names, done)
 
 
-def is_right(whole: Whole, answer: Answer) -> bool:
+def is_right(whole: Whole, answer: GroupSearchAnswer) -> bool:
     """The kind and the size, the members, or parts of both sides and no more than twice a side."""
     if whole.kind == "healthy":
         return answer.kind == "sound"

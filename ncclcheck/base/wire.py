@@ -17,7 +17,7 @@ from ncclcheck.probes import facts
 from ncclcheck.probes.job import context
 
 
-class Unreadable(ValueError):
+class NoRecord(ValueError):
     """A line that is no record: damaged, hostile or of another protocol."""
 
 
@@ -54,7 +54,7 @@ class Alike(Struct, tag="alike", frozen=True, kw_only=True):
     differences: dict[str, msgspec.Raw]
 
 
-class Ended(Struct, tag="ended", frozen=True, kw_only=True):
+class RelayedEnd(Struct, tag="ended", frozen=True, kw_only=True):
     """A relay's word for a node behind it: the way to its agent closed. See agents.Closed."""
 
     detail: str
@@ -62,14 +62,14 @@ class Ended(Struct, tag="ended", frozen=True, kw_only=True):
     exit: int | None = None
 
 
-class Step(Struct, tag="step", frozen=True, kw_only=True):
+class StepNotice(Struct, tag="step", frozen=True, kw_only=True):
     """What is about to begin; announced before it starts. rank is None for the agent itself."""
 
     text: str
     rank: int | None = None
 
 
-class Rank(Struct, tag="rank", frozen=True, kw_only=True):
+class RankReport(Struct, tag="rank", frozen=True, kw_only=True):
     """The state of one rank of this node."""
 
     state: facts.RankState
@@ -100,7 +100,7 @@ class InitTried(Struct, tag="init_tried", frozen=True, kw_only=True):
     seen: facts.InitSeen
 
 
-class Result(Struct, tag="result", frozen=True, kw_only=True):
+class RankResult(Struct, tag="result", frozen=True, kw_only=True):
     """Finished measurements of one rank."""
 
     part: facts.Measurements
@@ -114,7 +114,7 @@ class JobEnded(Struct, tag="job_ended", frozen=True, kw_only=True):
     leftovers: list[facts.Leftover] = []
 
 
-class Beat(Struct, tag="beat", frozen=True, kw_only=True):
+class AgentBeat(Struct, tag="beat", frozen=True, kw_only=True):
     """The agent runs, though it has nothing to tell."""
 
 
@@ -124,7 +124,7 @@ class Bye(Struct, tag="bye", frozen=True, kw_only=True):
     reason: str = ""
 
 
-class Job(Struct, tag="job", frozen=True, kw_only=True):
+class StartJob(Struct, tag="job", frozen=True, kw_only=True):
     """Start this node's ranks. endpoint: host:port of the rendezvous; env: variables that the launcher adds.
 
     start: what starts them. init_method: where they find each other; empty: env://.
@@ -162,7 +162,7 @@ class Listen(Struct, tag="listen", frozen=True, kw_only=True):
     address: str
 
 
-class Peers(Struct, tag="peers", frozen=True, kw_only=True):
+class ReachPeers(Struct, tag="peers", frozen=True, kw_only=True):
     """Measure the way to these doors. names: host name of each peer -> the address that it should resolve to.
 
     gloo: by node, the address that gloo would tell there, where that is not the door's.
@@ -174,14 +174,14 @@ class Peers(Struct, tag="peers", frozen=True, kw_only=True):
     seconds: float
 
 
-class Knock(Struct, tag="knock", frozen=True, kw_only=True):
+class KnockOrder(Struct, tag="knock", frozen=True, kw_only=True):
     """Try to connect to these nodes, which say nothing any more."""
 
     doors: list[facts.Door]
     seconds: float
 
 
-class Init(Struct, tag="init", frozen=True, kw_only=True):
+class InitOrder(Struct, tag="init", frozen=True, kw_only=True):
     """Try the place where the ranks are to find each other. token: of this trial; hosts: rank 0 runs here."""
 
     url: str
@@ -196,7 +196,7 @@ class InitLook(Struct, tag="init_look", frozen=True, kw_only=True):
     nodes: list[str]
 
 
-class Spread(Struct, tag="spread", frozen=True, kw_only=True):
+class SpreadOrder(Struct, tag="spread", frozen=True, kw_only=True):
     """A relay's first order: start these agents and speak for them. here: the node that is the relay's own host.
 
     agents: what to start for each node; for the others it is an ssh.
@@ -221,9 +221,24 @@ class Stop(Struct, tag="stop", frozen=True, kw_only=True):
 
 
 FromAgent = Union[
-    Hello, Facts, Alike, Ended, Step, Listening, Reach, Knocked, InitTried, Rank, Result, JobEnded, Beat, Bye
+    Hello,
+    Facts,
+    Alike,
+    RelayedEnd,
+    StepNotice,
+    Listening,
+    Reach,
+    Knocked,
+    InitTried,
+    RankReport,
+    RankResult,
+    JobEnded,
+    AgentBeat,
+    Bye,
 ]
-FromLauncher = Union[Listen, Peers, Knock, Init, InitLook, Job, Examine, Spread, Alive, Halt, Stop]
+FromLauncher = Union[
+    Listen, ReachPeers, KnockOrder, InitOrder, InitLook, StartJob, Examine, SpreadOrder, Alive, Halt, Stop
+]
 
 PROTOCOL = protocol.of(__name__, facts.__name__, context.__name__)  # orders carry the plans of context
 
@@ -277,12 +292,14 @@ class Assembler:
     def _decode(self, line: bytes) -> FromAgent | None:
         try:
             record = read_from_rank(b"".join(self._pieces))
-        except Unreadable:
+        except NoRecord:
             self._keep_noise(line)
             return None
         finally:
             self._pieces = []
-        if not isinstance(record, (Rank, Step, Beat)):  # each of these takes the place of the one before
+        if not isinstance(
+            record, (RankReport, StepNotice, AgentBeat)
+        ):  # each of these takes the place of the one before
             self._kept += self._size
             if self._kept > MOST_KEPT:
                 raise TooMuch(f"records of more than {MOST_KEPT / 2**20:.0f} MiB")
@@ -305,7 +322,7 @@ def order(node: int | None, record: FromLauncher) -> bytes:
 
 
 def read_order(line: bytes, node: int) -> FromLauncher | None:
-    """The launcher's record in one line; None for another node's. Raises Unreadable."""
+    """The launcher's record in one line; None for another node's. Raises NoRecord."""
     mine = line.startswith(b"* ") or node_of(line) == node
     return _read(_from_launcher, line.partition(b" ")[2]) if mine else None
 
@@ -316,7 +333,7 @@ def encode_from_rank(record: FromAgent) -> bytes:
 
 
 def read_from_rank(line: bytes) -> FromAgent:
-    """A rank's record in one line. Raises Unreadable."""
+    """A rank's record in one line. Raises NoRecord."""
     return _read(_from_agent, line)
 
 
@@ -324,4 +341,4 @@ def _read(decoder: msgspec.json.Decoder[T], line: bytes) -> T:
     try:
         return decoder.decode(line)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Unreadable(str(error)) from None
+        raise NoRecord(str(error)) from None

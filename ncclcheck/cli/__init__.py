@@ -68,7 +68,7 @@ def _commands() -> Iterator[str]:
 COMMANDS = (*_commands(),)
 
 
-class _Group(click.Group):
+class _LazyCommands(click.Group):
     """Loads a command's module only when it is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -91,7 +91,9 @@ class _Group(click.Group):
 
 
 @click.command(
-    cls=_Group, epilog=_EPILOG, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=_LazyCommands,
+    epilog=_EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 @click.version_option(__version__, prog_name="ncclcheck")
 def cli() -> None:

@@ -14,17 +14,19 @@ from ncclcheck.commands.steps import trial
 from ncclcheck.probes import facts
 from ncclcheck.run.plan import trial_plan
 from ncclcheck.run.plan.bench_plan import BenchOptions
-from ncclcheck.run.plan.config import Site
-from ncclcheck.run.plan.option_table import Option, read
+from ncclcheck.run.plan.config import SiteFiles
+from ncclcheck.run.plan.option_table import CommandOption, read
 
-_WITH = Option("--with", "A/B test of a setting in alternating short jobs; VAR= unsets it", metavar="VAR=VALUE")
+_WITH = CommandOption(
+    "--with", "A/B test of a setting in alternating short jobs; VAR= unsets it", metavar="VAR=VALUE"
+)
 
 
 @click.command("bench", cls=SiteCommand, context_settings=HELP)
 @of_job(BenchOptions)
 @with_options(_WITH)
 @click.pass_obj
-def bench(site: Site, /, **given: Any) -> int:
+def bench(site: SiteFiles, /, **given: Any) -> int:
     """Measure and check every collective in one job over all nodes.
 
     A real torchrun job, in which every rank is accounted for.

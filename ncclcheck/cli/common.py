@@ -17,7 +17,7 @@ from ncclcheck.base.progress import complain
 from ncclcheck.launch.joining.trust import secret
 from ncclcheck.probes import facts
 from ncclcheck.run.plan import config, option_table
-from ncclcheck.run.plan.option_table import GROUPS, SELDOM, Choice, Flag, Json, Kind, Option, options_of
+from ncclcheck.run.plan.option_table import GROUPS, SELDOM, CommandOption, Flag, Json, Kind, WordChoice, options_of
 from ncclcheck.run.plan.options import ONLY, Options
 
 _INTERNAL = {
@@ -51,12 +51,12 @@ class GroupedOption(click.Option):
         self.group = group
 
 
-class _Number(_Type):
+class _NumberOption(_Type):
     """A number within a range; what is wrong is said with the option and what is allowed."""
 
     name = "number"
 
-    def __init__(self, allowed: option_table.Number) -> None:
+    def __init__(self, allowed: option_table.NumberRange) -> None:
         self._allowed = allowed
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -89,9 +89,9 @@ class _JsonObject(_Type):
 
 def _attributes(kind: Kind) -> dict[str, Any]:
     """What click is told of a kind."""
-    if isinstance(kind, option_table.Number):
-        return {"type": _Number(kind)}
-    if isinstance(kind, Choice):
+    if isinstance(kind, option_table.NumberRange):
+        return {"type": _NumberOption(kind)}
+    if isinstance(kind, WordChoice):
         return {"type": click.Choice(kind.words)}
     if isinstance(kind, Json):
         return {"type": _JsonObject()}
@@ -102,7 +102,7 @@ def _variable(key: str) -> str:
     return f"NCCLCHECK_{key.upper()}"
 
 
-def with_options(*options: Option) -> Callable[[F], F]:
+def with_options(*options: CommandOption) -> Callable[[F], F]:
     """Add these options to a command."""
 
     def add_all(command: F) -> F:
@@ -171,7 +171,7 @@ class SiteCommand(click.Command):
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
         asks_help = {"-h", "--help"} & set(args)
-        site = config.Site() if asks_help else config.read(os.environ)
+        site = config.SiteFiles() if asks_help else config.read(os.environ)
         _warn_of_typos(self)
         defaults = dict(site.defaults.get(self.name or "", {}))
         if site.require:
@@ -203,7 +203,7 @@ def _warn_of_typos(command: click.Command) -> None:
             complain(f"no option is set by the variable {name}" + (f"; {near[0]} is one" if near else ""))
 
 
-def parse(command: str, site: config.Site, given: dict[str, Any], **others: Any) -> Options:
+def parse(command: str, site: config.SiteFiles, given: dict[str, Any], **others: Any) -> Options:
     """The common options out of what click gives; those that the command does not have are as by default.
 
     others: fields of Options that this command sets. Raises UsageError.

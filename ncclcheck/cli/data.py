@@ -9,7 +9,7 @@ import click
 from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import HELP, SiteCommand, common, parse, with_options
 from ncclcheck.commands import data as command
-from ncclcheck.run.plan.config import Site
+from ncclcheck.run.plan.config import SiteFiles
 from ncclcheck.run.plan.data_plan import DataOptions
 from ncclcheck.run.plan.option_table import options_of, read
 from ncclcheck.run.plan.smoke_plan import reference
@@ -20,7 +20,7 @@ from ncclcheck.run.plan.smoke_plan import reference
 @common
 @with_options(*options_of(DataOptions))
 @click.pass_obj
-def data(site: Site, /, factory: str | None, **given: Any) -> int:
+def data(site: SiteFiles, /, factory: str | None, **given: Any) -> int:
     """Check your own Dataset or DataLoader: races, ranks, speed.
 
     FACTORY is MODULE:NAME or path/to/file.py:NAME: a Dataset, an IterableDataset, a DataLoader, a class or a

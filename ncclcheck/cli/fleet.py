@@ -12,15 +12,15 @@ from ncclcheck.cli.common import HELP, SiteCommand, with_options
 from ncclcheck.fleet import page, questions, store, text
 from ncclcheck.reports.judgement.jsondoc import printable
 from ncclcheck.results import finish, outputs
-from ncclcheck.run.plan.option_table import OUTPUT, Choice, Number, Option
+from ncclcheck.run.plan.option_table import OUTPUT, CommandOption, NumberRange, WordChoice
 
-_NUMBER = Number(1, 100_000, whole=True)
-_DAYS = Option("--days", "look at the newest days only", _NUMBER, metavar="N", variable=False)
-_FORM = Option(
-    "--output", "form of what is printed", Choice(("text", "json")), short="-o", group=OUTPUT, default="text",
+_NUMBER = NumberRange(1, 100_000, whole=True)
+_DAYS = CommandOption("--days", "look at the newest days only", _NUMBER, metavar="N", variable=False)
+_FORM = CommandOption(
+    "--output", "form of what is printed", WordChoice(("text", "json")), short="-o", group=OUTPUT, default="text",
     show_default=True, variable=False,
 )  # fmt: skip
-_HTML = Option("--html", "write a page with trends", group=OUTPUT, metavar="FILE", variable=False)
+_HTML = CommandOption("--html", "write a page with trends", group=OUTPUT, metavar="FILE", variable=False)
 _EPILOG = """\b
 Exit codes:
   0    no node fails again and again or became slower, and none fail together

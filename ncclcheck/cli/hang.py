@@ -10,7 +10,7 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import HELP, SiteCommand, common, parse, with_options
 from ncclcheck.commands import hang as command
 from ncclcheck.commands.hang import HangOptions
-from ncclcheck.run.plan.config import Site
+from ncclcheck.run.plan.config import SiteFiles
 from ncclcheck.run.plan.option_table import options_of, read
 
 _EPILOG = """\b
@@ -28,7 +28,7 @@ _NOT_HERE = ("nodes", "launch", "node_rank", "rdzv_endpoint", "secret_file", "wa
 @with_options(*options_of(HangOptions))
 @common
 @click.pass_obj
-def hang(site: Site, /, **given: Any) -> int:
+def hang(site: SiteFiles, /, **given: Any) -> int:
     """Say who holds up a job that runs now; it is not changed.
 
     Looks at this host, at --hosts by ssh, into a --job of Slurm or the --pods of Kubernetes, or where --via leads

@@ -11,7 +11,7 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import HELP, SiteCommand, of_files, parse, with_options
 from ncclcheck.commands import logs as reader
 from ncclcheck.results import outputs
-from ncclcheck.run.plan.config import Site
+from ncclcheck.run.plan.config import SiteFiles
 from ncclcheck.run.plan.option_table import options_of
 from ncclcheck.run.plan.options import Options
 
@@ -30,7 +30,7 @@ Exit codes:
 @of_files("LOG050", output={"variable": False})
 @with_options(*options_of(Options, "deadline", deadline={"help": _DEADLINE}))
 @click.pass_obj
-def logs(site: Site, /, files: tuple[str, ...], **given: Any) -> int:
+def logs(site: SiteFiles, /, files: tuple[str, ...], **given: Any) -> int:
     """Name the cause in the logs of a job that failed.
 
     Of NCCL, torch, torchrun, Slurm and others, and in Flight Recorder dumps.

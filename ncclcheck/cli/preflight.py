@@ -9,7 +9,7 @@ import click
 from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import HELP, SiteCommand, of_job, parse
 from ncclcheck.commands import preflight as command
-from ncclcheck.run.plan.config import Site
+from ncclcheck.run.plan.config import SiteFiles
 from ncclcheck.run.plan.option_table import read
 from ncclcheck.run.plan.preflight_plan import PreflightOptions
 from ncclcheck.run.plan.smoke_plan import MODELS
@@ -19,7 +19,7 @@ from ncclcheck.run.plan.smoke_plan import MODELS
 @of_job(PreflightOptions)
 @click.argument("command_line", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND...]")
 @click.pass_obj
-def preflight(site: Site, /, **given: Any) -> int:
+def preflight(site: SiteFiles, /, **given: Any) -> int:
     """Run all checks in order, then COMMAND if the nodes are ready.
 
     Facts, reach, bench, data, settings and training.

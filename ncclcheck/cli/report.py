@@ -12,12 +12,14 @@ from ncclcheck.commands.steps import box_report
 from ncclcheck.fleet import store
 from ncclcheck.probes.box.read import reading
 from ncclcheck.results import outputs, saved
-from ncclcheck.run.plan.config import Site
-from ncclcheck.run.plan.option_table import OUTPUT, Flag, Option, options_of
+from ncclcheck.run.plan.config import SiteFiles
+from ncclcheck.run.plan.option_table import OUTPUT, CommandOption, Flag, options_of
 from ncclcheck.run.plan.options import Options
 
-_COMPARE = Option("--compare", "what is worse, better or changed in the second file", Flag(), variable=False)
-_PARQUET = Option(
+_COMPARE = CommandOption(
+    "--compare", "what is worse, better or changed in the second file", Flag(), variable=False
+)
+_PARQUET = CommandOption(
     "--parquet",
     "keep the result in this folder, for ncclcheck fleet to ask",
     group=OUTPUT,
@@ -39,7 +41,7 @@ Exit codes of --compare:
 @of_files("NET,NCC003", verbose={"help": "list every check, and all that changed"})
 @with_options(*options_of(Options, "policy"))
 @click.pass_obj
-def report(site: Site, /, files: tuple[str, ...], *, compare: bool, parquet: str | None, **given: Any) -> int:
+def report(site: SiteFiles, /, files: tuple[str, ...], *, compare: bool, parquet: str | None, **given: Any) -> int:
     """Judge saved results again, join several, or compare two.
 
     Those of --save. Measures nothing.

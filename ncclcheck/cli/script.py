@@ -11,13 +11,13 @@ import click
 from ncclcheck.cli.common import HELP, SiteCommand, of_files, parse, with_options
 from ncclcheck.commands import script as command
 from ncclcheck.results import outputs
-from ncclcheck.run.plan.config import Site
-from ncclcheck.run.plan.option_table import WHERE, Number, Option
+from ncclcheck.run.plan.config import SiteFiles
+from ncclcheck.run.plan.option_table import WHERE, CommandOption, NumberRange
 
-_NODES = Option(
+_NODES = CommandOption(
     "--nodes",
     "nodes of the job that it is for; else those of the Slurm allocation, or unknown",
-    Number(1, 100_000, whole=True),
+    NumberRange(1, 100_000, whole=True),
     group=WHERE,
     metavar="N",
     variable=False,
@@ -29,7 +29,7 @@ _NODES = Option(
 @of_files("SCR002", output={"variable": False})
 @with_options(_NODES)
 @click.pass_obj
-def script(site: Site, /, files: tuple[str, ...], **given: Any) -> int:
+def script(site: SiteFiles, /, files: tuple[str, ...], **given: Any) -> int:
     """Read a training script: what would hang or train wrongly.
 
     It is never run. What wastes time on many ranks is said too.

@@ -9,7 +9,7 @@ import click
 from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import HELP, SiteCommand, of_job, parse
 from ncclcheck.commands import smoke as command
-from ncclcheck.run.plan.config import Site
+from ncclcheck.run.plan.config import SiteFiles
 from ncclcheck.run.plan.option_table import read
 from ncclcheck.run.plan.smoke_plan import SmokeOptions
 
@@ -17,7 +17,7 @@ from ncclcheck.run.plan.smoke_plan import SmokeOptions
 @click.command("smoke", cls=SiteCommand, context_settings=HELP)
 @of_job(SmokeOptions)
 @click.pass_obj
-def smoke(site: Site, /, **given: Any) -> int:
+def smoke(site: SiteFiles, /, **given: Any) -> int:
     """Train a small model over all nodes: checked, timed, resumed.
 
     With DDP or FSDP; saved, killed and started again.

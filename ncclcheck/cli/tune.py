@@ -9,7 +9,7 @@ import click
 from ncclcheck.base.errors import UsageError
 from ncclcheck.cli.common import HELP, SiteCommand, of_job, parse
 from ncclcheck.commands import tune as command
-from ncclcheck.run.plan.config import Site
+from ncclcheck.run.plan.config import SiteFiles
 from ncclcheck.run.plan.option_table import read
 from ncclcheck.run.plan.tune_plan import TuneOptions
 
@@ -17,7 +17,7 @@ from ncclcheck.run.plan.tune_plan import TuneOptions
 @click.command("tune", cls=SiteCommand, context_settings=HELP)
 @of_job(TuneOptions)
 @click.pass_obj
-def tune(site: Site, /, **given: Any) -> int:
+def tune(site: SiteFiles, /, **given: Any) -> int:
     """Find the settings that gain here, by measuring.
 
     Candidates run in turns with none, and the intervals hold for all comparisons together.

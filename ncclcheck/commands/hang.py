@@ -14,7 +14,7 @@ from ncclcheck.probes.facts import Cluster, Job, Launcher, Live, Measurements
 from ncclcheck.probes.live import received, stream
 from ncclcheck.probes.live.received import Received
 from ncclcheck.results import finish, outputs, saved
-from ncclcheck.run.plan.option_table import WHERE, Choice, Flag, Number, Option, made_of, typed
+from ncclcheck.run.plan.option_table import WHERE, CommandOption, Flag, NumberRange, WordChoice, made_of, typed
 from ncclcheck.run.plan.options import Options
 
 _MORE_S = 30.0  # for the login, the processes of a large host, py-spy, and RAS where ranks do not answer it
@@ -25,7 +25,12 @@ class HangOptions:
     """The options of `hang` itself: how to look, and where; else at hosts of the common options, or here."""
 
     seconds: float = typed(
-        6.0, "--seconds", "time between the two looks", Number(2, 600, "seconds"), metavar="S", show_default=True
+        6.0,
+        "--seconds",
+        "time between the two looks",
+        NumberRange(2, 600, "seconds"),
+        metavar="S",
+        show_default=True,
     )  # a step of most jobs is shorter, so that a job that advances is seen to
     passive: bool = typed(
         False,
@@ -38,17 +43,17 @@ class HangOptions:
         "auto",
         "--ras",
         "ask NCCL's RAS; auto leaves out versions that may crash when they are asked",
-        Choice(("auto", "always", "never")),
+        WordChoice(("auto", "always", "never")),
         show_default=True,
     )
     signal: str = made_of(
         "",
         str,
-        Option(
+        CommandOption(
             "--stacks-signal",
             "the job gave this signal (USR1, USR2) to faulthandler.register: "
             "send it to suspects and one other rank",
-            Choice(("USR1", "USR2")),
+            WordChoice(("USR1", "USR2")),
             metavar="NAME",
         ),
     )
@@ -107,7 +112,7 @@ def run(options: Options, wanted: HangOptions) -> int:
 
 def _answers(
     options: Options, wanted: HangOptions, arguments: list[str], limit: float
-) -> tuple[Launcher, list[beside.Answer]]:
+) -> tuple[Launcher, list[beside.HostAnswer]]:
     """By which launcher, and what each host said. Raises UsageError."""
     program = stream.program()
     if wanted.job:
@@ -125,7 +130,7 @@ def _answers(
     return "local", beside.answers(beside.here(arguments, options.via), program, limit)
 
 
-def _received(answer: beside.Answer) -> Received:
+def _received(answer: beside.HostAnswer) -> Received:
     """What the probe tells of one host; a problem where it tells nothing."""
     if answer.problem:
         return Received(live=Live(host=answer.host, problem=answer.problem))

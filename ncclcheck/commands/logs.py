@@ -12,7 +12,7 @@ from ncclcheck.base.progress import Progress
 from ncclcheck.probes.facts import Cluster, Job, Logs, Measurements
 from ncclcheck.probes.logs import flight
 from ncclcheck.probes.logs.files import sources
-from ncclcheck.probes.logs.reading import Reading
+from ncclcheck.probes.logs.reading import LogReading
 from ncclcheck.results import finish
 from ncclcheck.run.plan.options import Options
 
@@ -40,7 +40,7 @@ def run(options: Options, given: Sequence[str]) -> int:
 
 def read(paths: Sequence[str], until: float, progress: Progress) -> Logs:
     """Text and Flight Recorder dumps, each by its own reader. until: by time.monotonic."""
-    reading, dumps = Reading(until=until, progress=progress.step), []
+    reading, dumps = LogReading(until=until, progress=progress.step), []
     progress.stage(f"reading {len(paths)} files" if len(paths) > 1 else f"reading {paths[0]}")
     for source in sources.opened(paths, until):
         if source.file is None and not source.problem:

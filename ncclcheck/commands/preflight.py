@@ -26,7 +26,7 @@ from ncclcheck.reports.recommend import recommend
 from ncclcheck.run.conduct import conduct
 from ncclcheck.run.jobs import TorchJob
 from ncclcheck.run.own_command import OwnCommand
-from ncclcheck.run.place import Place
+from ncclcheck.run.place import MeetingPlace
 from ncclcheck.run.plan import data_plan, preflight_plan, script_plan, smoke_plan
 from ncclcheck.run.plan.bench_plan import BenchOptions, JobOptions
 from ncclcheck.run.plan.options import Options
@@ -92,7 +92,7 @@ class Preflight:
         self.stages, self.wanted = stages, wanted
         self.without: set[int] = set()
         self.settings: dict[str, str | None] = {**wanted.settings}
-        self.place = Place(stages, wanted.begin)
+        self.place = MeetingPlace(stages, wanted.begin)
         self._job = self._next_job()
 
     def run(self) -> None:

@@ -57,7 +57,7 @@ def run(options: Options, smoke: SmokeOptions) -> int:
 def _read_settings(smoke: SmokeOptions) -> list[SettingsFile]:
     try:
         return settings_files.read_all(smoke.settings)
-    except settings_files.Unreadable as error:
+    except settings_files.NoSettings as error:
         raise UsageError(f"--settings: {error}") from None
 
 

@@ -13,7 +13,7 @@ from ncclcheck.probes.logs import sizes
 from ncclcheck.probes.logs.files import sources
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.recommend.foreseen import foreseen
-from ncclcheck.reports.subjects.job.tuning import Search
+from ncclcheck.reports.subjects.job.tuning import TuningSearch
 from ncclcheck.reports.text.words.fold import many
 from ncclcheck.run.conduct import conduct
 from ncclcheck.run.jobs import TorchJob
@@ -38,10 +38,10 @@ def run(options: Options, wanted: TuneOptions) -> int:
     return conduct(options, options.deadline or tune_plan.default_deadline(wanted), work, own=own)
 
 
-def _used(files: Sequence[str]) -> sizes.Used:
+def _used(files: Sequence[str]) -> sizes.UsedSizes:
     """Raises UsageError where no file tells any size."""
     if not files:
-        return sizes.Used()
+        return sizes.UsedSizes()
     try:
         used = sizes.read(files)
     except sources.NotThere as error:
@@ -57,7 +57,7 @@ def _used(files: Sequence[str]) -> sizes.Used:
 class _Tune:
     """The pairs of jobs so far."""
 
-    def __init__(self, stages: Stages, wanted: TuneOptions, used: sizes.Used) -> None:
+    def __init__(self, stages: Stages, wanted: TuneOptions, used: sizes.UsedSizes) -> None:
         self.stages, self.wanted, self._used = stages, wanted, used
         self._job = TorchJob(stages, wanted)
         self._turns: dict[tuple[Candidate, ...], Turns] = {}
@@ -81,7 +81,7 @@ class _Tune:
             + ", ".join(f"{candidate.variable}={candidate.value or ''}" for candidate in candidates)
         )
         self._job.announce(about)
-        search = Search(candidates, LOOKS[self.wanted.level])
+        search = TuningSearch(candidates, LOOKS[self.wanted.level])
         try:
             with self.stages.stage(
                 "tune", f"{many(len(candidates), 'setting')} in pairs of jobs, without and with each"
@@ -116,7 +116,7 @@ class _Tune:
             complain(f"{candidate.variable}={candidate.value or ''} is not tried: {finding.what}")
         return not findings
 
-    def _take_turns(self, search: Search, parts: JobPlan) -> tuple[State, str | None]:
+    def _take_turns(self, search: TuningSearch, parts: JobPlan) -> tuple[State, str | None]:
         """How the stage went, and why not better."""
         pairs = search.pairs()
         settings = next(pairs, None)

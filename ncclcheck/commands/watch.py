@@ -18,7 +18,7 @@ from ncclcheck.base.leaving import do_last_acts
 from ncclcheck.base.progress import complain
 from ncclcheck.probes.box.journal import EVENTS, Journal
 from ncclcheck.probes.box.read import folders
-from ncclcheck.run.plan.option_table import OUTPUT, Choice, Flag, Number, typed
+from ncclcheck.run.plan.option_table import OUTPUT, Flag, NumberRange, WordChoice, typed
 from ncclcheck.run.plan.options import Options
 from ncclcheck.watch import folder, settings, wrapping
 from ncclcheck.watch.copy import Copy
@@ -35,7 +35,7 @@ _OF_A_NODE = ("HNG", "BOX008", "BOX009", "BOX010", "BOX011", "BOX012")
 
 
 @dataclass(frozen=True)
-class Watch:
+class WatchOptions:
     """What the command line says. box: None for one that is removed where nothing happened."""
 
     command: tuple[str, ...]
@@ -51,14 +51,14 @@ class Watch:
         "report",
         "--on-stall",
         "what follows a stall: look and say so; ask for Flight Recorder's dumps too; end the job",
-        Choice(("report", "dump", "kill")),
+        WordChoice(("report", "dump", "kill")),
         show_default=True,
     )
     stall_after: float = typed(
         60.0,
         "--stall-after",
         "a stall: so long without any sign of life, or three times the longest silence so far",
-        Number(5, 86400, "seconds"),
+        NumberRange(5, 86400, "seconds"),
         metavar="S",
         show_default=True,
     )
@@ -79,7 +79,7 @@ class Watch:
     )
 
 
-def run(wanted: Watch, options: Options) -> int:
+def run(wanted: WatchOptions, options: Options) -> int:
     """COMMAND's own exit code, or the signal that ended it. Raises UsageError."""
     if wanted.exclude_file:
         from ncclcheck.results import outputs  # noqa: PLC0415 - see _report
@@ -90,9 +90,9 @@ def run(wanted: Watch, options: Options) -> int:
         for name, value in given.items():
             sys.stdout.write(f"export {name}={shlex.quote(value)}\n")
         return 0
-    job = _Job(wanted, node)
+    job = _WatchedJob(wanted, node)
     try:
-        status = wrapping.run(wanted.command, {**os.environ, **given}, job.told())
+        status = wrapping.run(wanted.command, {**os.environ, **given}, job.callbacks())
     except OSError as error:
         folder.remove(box, node)
         missing = isinstance(error, FileNotFoundError)
@@ -138,7 +138,7 @@ def _prepare() -> None:
     all_rules()
 
 
-def _report(wanted: Watch, options: Options, box: str) -> bool:
+def _report(wanted: WatchOptions, options: Options, box: str) -> bool:
     """One page on stderr; whether there was anything to say. A defect of ours changes nothing for the caller."""
     from ncclcheck.commands.steps import box_report  # noqa: PLC0415 - a healthy job is judged by nobody
     from ncclcheck.reports.judgement import selection  # noqa: PLC0415
@@ -158,19 +158,19 @@ def _report(wanted: Watch, options: Options, box: str) -> bool:
     return True
 
 
-class _Job:
+class _WatchedJob:
     """What the wrapper writes down while the job runs."""
 
-    def __init__(self, wanted: Watch, node: str) -> None:
+    def __init__(self, wanted: WatchOptions, node: str) -> None:
         self._wanted, self._node = wanted, node
         self._copy = Copy(node)
         self._journal = Journal(os.path.join(node, "wrapper"), EVENTS)
         self._watcher: subprocess.Popen[bytes] | None = None
         self.stalled = self.killed = self._from_outside = False
 
-    def told(self) -> wrapping.Told:
+    def callbacks(self) -> wrapping.Callbacks:
         """What is done when something happens."""
-        return wrapping.Told(self._copy.add, self._signalled, self._started, self._spoke)
+        return wrapping.Callbacks(self._copy.add, self._signalled, self._started, self._spoke)
 
     def _started(self, pid: int) -> int:
         self._journal.add({"t": round(time.time(), 3), "what": "start", "pid": pid})
@@ -214,7 +214,7 @@ class _Job:
             }
         )  # fmt: skip
 
-    def others(self) -> list[folders.Node]:
+    def others(self) -> list[folders.BoxFolder]:
         """The other nodes of the box, once they have ended; those that are silent are written down."""
         limit = _ENDED_FROM_OUTSIDE_S if self._from_outside else _OTHERS_S
         ended, silent = folders.wait_for_ends(self._node, limit)

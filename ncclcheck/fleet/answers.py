@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 
-class Repeats(Struct, frozen=True, kw_only=True):
+class RepeatedFailure(Struct, frozen=True, kw_only=True):
     """A node on which one check fails far more often than on the others. usual: the share of results elsewhere."""
 
     serial: str
@@ -18,7 +18,7 @@ class Repeats(Struct, frozen=True, kw_only=True):
     what: str
 
 
-class Slower(Struct, frozen=True, kw_only=True):
+class SlowerNode(Struct, frozen=True, kw_only=True):
     """A node that became slower than its own past, against what its fleet did on the same days.
 
     since: the day of the change, or on which a slow one began. change: -0.08 is 8 % slower. trend: day and share
@@ -74,7 +74,7 @@ class Fleet(Struct, frozen=True, kw_only=True):
     nodes: int
     first: str
     last: str
-    repeats: list[Repeats]
-    slower: list[Slower]
+    repeats: list[RepeatedFailure]
+    slower: list[SlowerNode]
     together: list[Together]
     upgrades: list[Upgrade]

@@ -83,7 +83,7 @@ class Fall(NamedTuple):
     slowly: bool
 
 
-class _Fit(NamedTuple):
+class _StepFit(NamedTuple):
     """gain: the squares that it explains beyond one level. takes: results until it is whole; 0: at once."""
 
     gain: float
@@ -121,7 +121,7 @@ def _likeliest(likely: Sequence[float]) -> int:
     return round(sum(at * likely[at] for at in range(begin, end)) / (sums[end] - sums[begin]))
 
 
-def _fits(series: Sequence[float]) -> Iterator[_Fit]:
+def _fits(series: Sequence[float]) -> Iterator[_StepFit]:
     """Every begin and duration of a fall from one level to another, with the levels that fit best (least squares).
 
     Of the shape g (0 before, 1 after, a line between) and the series r, the sums of g, g*g and g*r are enough; the
@@ -144,7 +144,7 @@ def _fits(series: Sequence[float]) -> Iterator[_Fit]:
             squares = two - one * one / many
             if both < 0 and squares > 1e-9:
                 change = both / squares * (falling / takes if takes else 1.0)
-                yield _Fit(both * both / squares, begun, takes, change)
+                yield _StepFit(both * both / squares, begun, takes, change)
 
 
 def _calm(series: Sequence[float]) -> list[float]:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from html import escape
 
 from ncclcheck.fleet import text
-from ncclcheck.fleet.answers import Fleet, Slower
+from ncclcheck.fleet.answers import Fleet, SlowerNode
 from ncclcheck.reports.text.words.visible import visible
 
 _MOST = 200  # rows of one question: the page stays below a megabyte
@@ -54,7 +54,7 @@ def _listed(title: str, lines: Iterable[str], none: str) -> list[str]:
     return [f"<h2>{title}</h2>", *(["<ul>", *items, *more, "</ul>"] if shown else [f'<p class="none">{none}</p>'])]
 
 
-def _trend(row: Slower) -> str:
+def _trend(row: SlowerNode) -> str:
     """Its weeks as shares of its own past, with the day of the change."""
     shares = [share for _, share in row.trend]
     low, high = min(*shares, 0.95, 1.0), max(*shares, 1.02)

@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ncclcheck.fleet import drift
-from ncclcheck.fleet.answers import Fleet, Repeats, Slower, Together, Upgrade
+from ncclcheck.fleet.answers import Fleet, RepeatedFailure, SlowerNode, Together, Upgrade
 from ncclcheck.fleet.rows import VERSIONS
 
 # By chance alone one answer in a hundred fleets: the bound is divided by how many were looked at.
@@ -53,7 +53,7 @@ def _day(at: datetime | None) -> str:
     return at.date().isoformat() if at else ""
 
 
-def _repeats(tables: Any) -> Iterator[Repeats]:
+def _repeats(tables: Any) -> Iterator[RepeatedFailure]:
     """Nodes on which a check fails more often than chance has it, by how often it fails on all others."""
     rows = tables.execute(
         """
@@ -73,7 +73,7 @@ def _repeats(tables: Any) -> Iterator[Repeats]:
     for serial, node, code, k, n, days, last, what, all_k, all_n, looked_at in rows:
         others = (all_k - k + 0.5) / (all_n - n + 1.0)
         if days >= _FEWEST_FAILS and _tail(k, n, others) < _CHANCE / looked_at:
-            yield Repeats(
+            yield RepeatedFailure(
                 serial=serial, node=node, code=code, fails=k, results=n, usual=others, last=_day(last), what=what
             )
 
@@ -87,7 +87,7 @@ def _tail(k: int, n: int, p: float) -> float:
     return min(1.0, sum(map(exp, logs)))
 
 
-def _slower(tables: Any, upgraded: dict[tuple[str, str], list[datetime]]) -> Iterator[Slower]:
+def _slower(tables: Any, upgraded: dict[tuple[str, str], list[datetime]]) -> Iterator[SlowerNode]:
     tables.execute(drift.DAILY)
     (span,) = tables.execute(drift.SPAN).fetchone()
     tables.execute(f"CREATE OR REPLACE TEMP TABLE changed AS {drift.changed(span)}")
@@ -105,7 +105,7 @@ def _slower(tables: Any, upgraded: dict[tuple[str, str], list[datetime]]) -> Ite
             continue
         level = median(against[:begun])
         made.append(
-            Slower(
+            SlowerNode(
                 serial=serial,
                 node=names.get(serial, serial),
                 metric=metric,

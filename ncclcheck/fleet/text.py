@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.fleet.answers import Fleet, Repeats, Slower, Together, Upgrade
+from ncclcheck.fleet.answers import Fleet, RepeatedFailure, SlowerNode, Together, Upgrade
 from ncclcheck.reports.text.words.fold import fold_some
 from ncclcheck.reports.text.words.visible import in_line
 
@@ -34,7 +34,7 @@ def _section(title: str, texts: Iterator[str], none: str) -> Iterator[str]:
         yield f"  {none}"
 
 
-def repeats(row: Repeats) -> str:
+def repeats(row: RepeatedFailure) -> str:
     """One node and check."""
     return (
         f"{row.node} ({row.serial}): {row.code} failed in {row.fails} of {row.results} results, on the others in "
@@ -42,7 +42,7 @@ def repeats(row: Repeats) -> str:
     )
 
 
-def slower(row: Slower) -> str:
+def slower(row: SlowerNode) -> str:
     """One node and figure."""
     how = "slowly, from" if row.slowly else "since"
     now = "; back to its past since" if row.recovered else ""

@@ -35,7 +35,7 @@ Via = Literal["", "agent", "ssh", "srun"]
 
 
 @dataclass(frozen=True)
-class Said:
+class AgentRecord:
     """One agent said one record."""
 
     node: int
@@ -73,7 +73,7 @@ class Signalled:
     number: int
 
 
-Event = Said | Closed | Looked | Signalled
+Event = AgentRecord | Closed | Looked | Signalled
 Events = SimpleQueue[Event]
 
 
@@ -168,7 +168,7 @@ class ProcessLink:
                     node = wire.node_of(line)
                     if node in self._assemblers and (record := self._assemblers[node].feed(line)) is not None:
                         self._begun = True
-                        self._events.put(Said(node, record))
+                        self._events.put(AgentRecord(node, record))
                     elif step := _STEP.fullmatch(line.strip()):
                         self._note(step)
                     elif not self._begun and len(self._printed) < _MOST_PRINTED:

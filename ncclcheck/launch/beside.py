@@ -34,7 +34,7 @@ _ENTERS = re.compile(r"(docker|podman|nerdctl|kubectl|crictl)$")
 _NAMED = '"$@" | fold -b -w 900 | sed "s/^/$SLURMD_NODENAME /"'
 
 
-class Way(NamedTuple):
+class HostChild(NamedTuple):
     """A child that leads to one host, or to several that say their names first. problem: it cannot begin."""
 
     hosts: Sequence[str]
@@ -43,7 +43,7 @@ class Way(NamedTuple):
     problem: str = ""
 
 
-class Answer(NamedTuple):
+class HostAnswer(NamedTuple):
     """What the program said on one host; else why it said nothing."""
 
     host: str
@@ -51,40 +51,46 @@ class Answer(NamedTuple):
     problem: str = ""
 
 
-class Job(NamedTuple):
+class SlurmJob(NamedTuple):
     """A running job of Slurm. number: its SLURM_JOB_ID."""
 
     number: str
     nodes: Sequence[str]
 
 
-def here(arguments: Sequence[str], via: str | None) -> list[Way]:
+def here(arguments: Sequence[str], via: str | None) -> list[HostChild]:
     """This host, or where `via` leads from it."""
     inside = entering(via)
     return [
-        Way(["this host" if not inside else inside[-1]], [*(inside or [sys.executable]), *_end(inside, arguments)])
+        HostChild(
+            ["this host" if not inside else inside[-1]], [*(inside or [sys.executable]), *_end(inside, arguments)]
+        )
     ]
 
 
-def by_ssh(targets: Mapping[str, str], arguments: Sequence[str], via: str | None) -> list[Way]:
+def by_ssh(targets: Mapping[str, str], arguments: Sequence[str], via: str | None) -> list[HostChild]:
     """By ssh. targets: the host's name -> what ssh is given."""
     line = shlex.join([*(entering(via) or ["python3"]), *_end(entering(via), arguments)])
-    return [Way([name], [*_SSH, "--", target, line]) for name, target in targets.items()]
+    return [HostChild([name], [*_SSH, "--", target, line]) for name, target in targets.items()]
 
 
-def in_steps(job: Job, arguments: Sequence[str], via: str | None, *, each: bool = False) -> list[Way]:
+def in_steps(job: SlurmJob, arguments: Sequence[str], via: str | None, *, each: bool = False) -> list[HostChild]:
     """In a step beside those of a job, for all of its nodes or one for each."""
     inside = [*(entering(via) or ["python3"]), *_end(entering(via), arguments)]
     groups = [[node] for node in job.nodes] if each else [[*job.nodes]]
-    return [Way(nodes, [*_step(job, nodes), "sh", "-c", _NAMED, "sh", *inside], named=True) for nodes in groups]
+    return [
+        HostChild(nodes, [*_step(job, nodes), "sh", "-c", _NAMED, "sh", *inside], named=True) for nodes in groups
+    ]
 
 
-def in_pods(selector: str, namespace: str, container: str, arguments: Sequence[str]) -> list[Way]:
+def in_pods(selector: str, namespace: str, container: str, arguments: Sequence[str]) -> list[HostChild]:
     """In the pods that a selector names. Raises UsageError."""
     of = ["--namespace", namespace] if namespace else []
     inside = ["--container", container] if container else []
     return [
-        Way([name], ["kubectl", "exec", "-i", *of, name, *inside, "--", "python3", "-", *arguments], problem=why)
+        HostChild(
+            [name], ["kubectl", "exec", "-i", *of, name, *inside, "--", "python3", "-", *arguments], problem=why
+        )
         for name, why in _pods(selector, of)
     ]
 
@@ -109,7 +115,7 @@ def entering(via: str | None) -> list[str]:
     return words
 
 
-def job_of(given: str) -> Job:
+def job_of(given: str) -> SlurmJob:
     """The number and nodes of a running job. Raises UsageError where Slurm has none."""
     if not _JOB.fullmatch(given):
         raise UsageError(f"--job: {given[:40]!r} is not a job number: 4711, or 4711_3 of an array")
@@ -125,10 +131,10 @@ def job_of(given: str) -> Job:
         raise UsageError(f"--job: Slurm runs no job {given}: {states}")
     if len({row[0] for row in running}) > 1:
         raise UsageError(f"--job: {given} are several jobs ({', '.join(row[0] for row in running[:8])}); name one")
-    return Job(running[0][0], nodelist.expand(running[0][2], "squeue"))
+    return SlurmJob(running[0][0], nodelist.expand(running[0][2], "squeue"))
 
 
-def _step(job: Job, nodes: Sequence[str]) -> list[str]:
+def _step(job: SlurmJob, nodes: Sequence[str]) -> list[str]:
     count = str(len(nodes))
     return [
         "srun", f"--jobid={job.number}", "--overlap", "--job-name=ncclcheck-hang",
@@ -165,38 +171,40 @@ def _pods(selector: str, of: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield name, "" if phase in ("Running", "") else f"the pod is {phase}"
 
 
-def answers(ways: Sequence[Way], program: bytes, limit: float) -> list[Answer]:
+def answers(ways: Sequence[HostChild], program: bytes, limit: float) -> list[HostAnswer]:
     """What the program says on each host, in their order. Never raises, waits no longer than `limit` seconds."""
     at_once = max(1, process.make_room(3 * min(len(ways), _AT_ONCE)) // 3)
     rounds = [ways[at : at + at_once] for at in range(0, len(ways), at_once)]
     return [answer for some in rounds for answer in _round(some, program, limit)]
 
 
-def in_job(job: Job, arguments: Sequence[str], via: str | None, program: bytes, limit: float) -> list[Answer]:
+def in_job(
+    job: SlurmJob, arguments: Sequence[str], via: str | None, program: bytes, limit: float
+) -> list[HostAnswer]:
     """The same in a job of Slurm: one step, and for nodes that it did not reach one each."""
     answered = answers(in_steps(job, arguments, via), program, limit)
     left = [answer.host for answer in answered if answer.problem]
     if not left or len(job.nodes) == 1:
         return answered
     ways = in_steps(job._replace(nodes=left), arguments, via, each=True)
-    again: dict[str, Answer] = {}
+    again: dict[str, HostAnswer] = {}
     for at in range(0, len(ways), _ONE_BY_ONE):
         again.update((answer.host, answer) for answer in answers(ways[at : at + _ONE_BY_ONE], program, limit))
     return [again.get(answer.host, answer) for answer in answered]
 
 
-def _round(ways: Sequence[Way], program: bytes, limit: float) -> Iterator[Answer]:
+def _round(ways: Sequence[HostChild], program: bytes, limit: float) -> Iterator[HostAnswer]:
     begun = [_begun(way) for way in ways]
     children = [begin for begin in begun if not isinstance(begin, str)]
     ended = iter(process.watch_all(children, program, limit, most=_MOST))
     for way, child in zip(ways, begun, strict=True):
         if isinstance(child, str):
-            yield from (Answer(host, problem=child) for host in way.hosts)
+            yield from (HostAnswer(host, problem=child) for host in way.hosts)
         else:
             yield from _answer(way, limit, *next(ended))
 
 
-def _begun(way: Way) -> Popen[bytes] | str:
+def _begun(way: HostChild) -> Popen[bytes] | str:
     """The child, or why there is none."""
     if way.problem:
         return way.problem
@@ -206,14 +214,14 @@ def _begun(way: Way) -> Popen[bytes] | str:
         return f"{way.argv[0]}: {error.strerror or error}"
 
 
-def _answer(way: Way, limit: float, status: int | None, out: str, err: str) -> Iterator[Answer]:
+def _answer(way: HostChild, limit: float, status: int | None, out: str, err: str) -> Iterator[HostAnswer]:
     why = f"it gave no answer in {limit:g} s" if status is None else _last_words(way.argv[0], status, err)
     lines_by_host = _named(out.split("\n")) if way.named else {}
     if not way.named:
         lines = [line for line in out.splitlines() if line.startswith("{")]
         lines_by_host = {way.hosts[0]: lines[-1]} if lines else {}
     for host in way.hosts:
-        yield Answer(host, lines_by_host[host]) if host in lines_by_host else Answer(host, problem=why)
+        yield HostAnswer(host, lines_by_host[host]) if host in lines_by_host else HostAnswer(host, problem=why)
 
 
 def _named(lines: Iterable[str]) -> dict[str, str]:

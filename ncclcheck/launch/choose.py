@@ -11,13 +11,13 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.base.progress import Progress
 from ncclcheck.launch import local
 from ncclcheck.launch.agents import Events, Link
-from ncclcheck.launch.joining.trust.identity import Identity, identity
+from ncclcheck.launch.joining.trust.identity import JoinIdentity, identity
 from ncclcheck.probes.facts import Launcher
 from ncclcheck.run.plan.options import Options
 
 if TYPE_CHECKING:
-    from ncclcheck.launch.join import Lead
-    from ncclcheck.launch.remote.plain_step import Trial
+    from ncclcheck.launch.join import JoinLead
+    from ncclcheck.launch.remote.plain_step import PlainStepTrial
 
 # A launcher is imported when it is chosen: `env` on one machine starts in half the time.
 _NODELIST = "SLURM_JOB_NODELIST"
@@ -25,7 +25,7 @@ Start = Callable[..., list[Link]]
 
 
 @dataclass(frozen=True)
-class Choice:
+class LauncherChoice:
     """The launcher, why it was chosen, and the nodes in its order.
 
     start(events, progress, *agent options) starts the agents. who: our place in a join; lead: node rank 0's part.
@@ -37,9 +37,9 @@ class Choice:
     chosen_by: str
     names: tuple[str, ...]
     start: Start
-    who: Identity | None = None
-    lead: Lead | None = None
-    step: Trial | None = None
+    who: JoinIdentity | None = None
+    lead: JoinLead | None = None
+    step: PlainStepTrial | None = None
 
     @property
     def simulated(self) -> bool:
@@ -52,7 +52,7 @@ class Choice:
         return self.who.ranks_per_node if self.who else None
 
 
-def choose(options: Options, env: Mapping[str, str]) -> Choice:
+def choose(options: Options, env: Mapping[str, str]) -> LauncherChoice:
     """Choose by design §4. Raises UsageError for what contradicts or is missing."""
     asked = options.launch
     if asked == "ssh" or (asked is None and (options.hosts or options.hostfile)):
@@ -76,30 +76,30 @@ def refuse_to_simulate(options: Options, env: Mapping[str, str], *, simulate: bo
         )
 
 
-def _local(options: Options, chosen_by: str) -> Choice:
+def _local(options: Options, chosen_by: str) -> LauncherChoice:
     names = local.names(options.nodes)
 
     def start(events: Events, _: Progress, *agent_options: str) -> list[Link]:
         return local.start(names, events, *agent_options)
 
-    return Choice("local", chosen_by, names, start)
+    return LauncherChoice("local", chosen_by, names, start)
 
 
-def _slurm(options: Options, env: Mapping[str, str]) -> Choice:
+def _slurm(options: Options, env: Mapping[str, str]) -> LauncherChoice:
     from ncclcheck.launch import slurm  # noqa: PLC0415
     from ncclcheck.launch.remote import plain_step  # noqa: PLC0415
 
     names = slurm.names(options.nodes, env)
-    step = plain_step.Trial(env, options.then)
+    step = plain_step.PlainStepTrial(env, options.then)
 
     def start(events: Events, _: Progress, *agent_options: str) -> list[Link]:
         step.begin()
         return slurm.start(names, events, env, *agent_options)
 
-    return Choice("slurm", f"{_NODELIST}={env[_NODELIST]}", names, start, step=step)
+    return LauncherChoice("slurm", f"{_NODELIST}={env[_NODELIST]}", names, start, step=step)
 
 
-def _ssh(options: Options, env: Mapping[str, str]) -> Choice:
+def _ssh(options: Options, env: Mapping[str, str]) -> LauncherChoice:
     from ncclcheck.launch import ssh  # noqa: PLC0415
 
     hosts = ssh.hosts(options.hosts, options.hostfile, options.nodes)
@@ -108,15 +108,15 @@ def _ssh(options: Options, env: Mapping[str, str]) -> Choice:
         return ssh.start(hosts, options.via, events, env, *agent_options)
 
     source = f"--hosts {options.hosts}" if options.hosts else f"--hostfile {options.hostfile}"
-    return Choice("ssh", source, ssh.names(hosts), start)
+    return LauncherChoice("ssh", source, ssh.names(hosts), start)
 
 
-def _join(options: Options, who: Identity, env: Mapping[str, str]) -> Choice:
-    from ncclcheck.launch.join import Lead, wait_of  # noqa: PLC0415
+def _join(options: Options, who: JoinIdentity, env: Mapping[str, str]) -> LauncherChoice:
+    from ncclcheck.launch.join import JoinLead, wait_of  # noqa: PLC0415
     from ncclcheck.launch.remote import plain_step  # noqa: PLC0415
 
-    lead = Lead(who, options.command) if who.is_lead else None
-    step = plain_step.Trial(env, options.then) if lead and plain_step.is_possible(env) else None
+    lead = JoinLead(who, options.command) if who.is_lead else None
+    step = plain_step.PlainStepTrial(env, options.then) if lead and plain_step.is_possible(env) else None
 
     def start(events: Events, progress: Progress, *agent_options: str) -> list[Link]:
         if lead is None:
@@ -126,4 +126,4 @@ def _join(options: Options, who: Identity, env: Mapping[str, str]) -> Choice:
         return lead.start(events, wait_of(who, options.wait), progress, *agent_options)
 
     names = tuple(f"node{rank}" for rank in range(who.nodes))
-    return Choice(who.launcher, who.chosen_by, names, start, who, lead, step=step)
+    return LauncherChoice(who.launcher, who.chosen_by, names, start, who, lead, step=step)

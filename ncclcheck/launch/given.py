@@ -34,7 +34,7 @@ def is_loopback(host: str) -> bool:
 
 
 @dataclass(frozen=True)
-class Where:
+class GivenPlace:
     """Where node 0 is, and what says so."""
 
     host: str
@@ -42,7 +42,7 @@ class Where:
     source: str
 
 
-def endpoint_of(options: Options, env: Env) -> Where | None:
+def endpoint_of(options: Options, env: Env) -> GivenPlace | None:
     """HOST:PORT that was typed, else torchrun's, else MASTER_ADDR and MASTER_PORT."""
     if options.rdzv_endpoint is not None:
         return _parsed(options.rdzv_endpoint, "--rdzv-endpoint")
@@ -50,8 +50,8 @@ def endpoint_of(options: Options, env: Env) -> Where | None:
         return _parsed(env["PET_RDZV_ENDPOINT"], "PET_RDZV_ENDPOINT")
     for prefix in ("", "PET_"):
         if env.get(f"{prefix}MASTER_ADDR"):
-            read = Reader(env, f"{prefix}MASTER_ADDR is set")
-            return Where(
+            read = NumberReader(env, f"{prefix}MASTER_ADDR is set")
+            return GivenPlace(
                 host_of(env[f"{prefix}MASTER_ADDR"], f"{prefix}MASTER_ADDR"),
                 read.number(f"{prefix}MASTER_PORT", 1, 65535),
                 f"{prefix}MASTER_ADDR",
@@ -59,12 +59,12 @@ def endpoint_of(options: Options, env: Env) -> Where | None:
     return None
 
 
-def _parsed(text: str, source: str) -> Where:
+def _parsed(text: str, source: str) -> GivenPlace:
     match = _ENDPOINT.fullmatch(text)
     port = int(match["port"] or TORCHRUN_PORT) if match else 0
     if match is None or not 1 <= port <= 65535:
         raise UsageError(f"{source}: {text!r} is not HOST:PORT with a port from 1 to 65535")
-    return Where(host_of(match["host"].strip("[]"), source), port, source)
+    return GivenPlace(host_of(match["host"].strip("[]"), source), port, source)
 
 
 def host_of(text: str, source: str) -> str:
@@ -110,7 +110,7 @@ def count(text: str, name: str) -> int | None:
     return int(match[1]) if match[2] in (None, match[1]) else None
 
 
-class Reader:
+class NumberReader:
     """Variables as numbers; what is missing or wrong is named with the reason why it is needed."""
 
     def __init__(self, env: Env, why: str) -> None:

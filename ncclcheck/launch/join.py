@@ -17,10 +17,10 @@ from ncclcheck.base.progress import Progress
 from ncclcheck.launch.agents import Closed, Events, Link, agent_here
 from ncclcheck.launch.given import endpoint
 from ncclcheck.launch.joining.follow import resolve
-from ncclcheck.launch.joining.meeting import Meeting, PortTaken
+from ncclcheck.launch.joining.meeting import MeetingPoint, PortTaken
 from ncclcheck.launch.joining.second_lead import SecondLead
-from ncclcheck.launch.joining.siblings import Outcome, Siblings
-from ncclcheck.launch.joining.trust.identity import Identity
+from ncclcheck.launch.joining.siblings import SiblingOutcome, Siblings
+from ncclcheck.launch.joining.trust.identity import JoinIdentity
 from ncclcheck.probes import facts
 
 WAIT_S = 600.0  # s to wait for the other nodes of a join: time to type the line on each; chosen
@@ -28,7 +28,7 @@ _LOOPBACK_WAIT_S = 15.0  # s where the address is loopback, which only this mach
 _OURS = ("--nodes", "--node-rank", "--rdzv-endpoint")
 
 
-def wait_of(who: Identity, asked: float | None) -> float:
+def wait_of(who: JoinIdentity, asked: float | None) -> float:
     """How long to wait for the others: `--wait`, else ten minutes; not so long where nobody can come."""
     return asked or (_LOOPBACK_WAIT_S if who.on_loopback else WAIT_S)
 
@@ -59,12 +59,12 @@ def own_address(host: str) -> str:
     return socket.gethostname()
 
 
-class Lead:
+class JoinLead:
     """Node rank 0: opens the meeting point, runs the session with links to all, and tells all the outcome."""
 
-    def __init__(self, who: Identity, command: str) -> None:
+    def __init__(self, who: JoinIdentity, command: str) -> None:
         self.who, self._command = who, command
-        self._meeting: Meeting | None = None
+        self._meeting: MeetingPoint | None = None
         self._problem = ""
         self._waited = 0.0
         self._siblings = Siblings(who) if who.local_size > 1 else None
@@ -80,7 +80,7 @@ class Lead:
     def _gather(self, events: Events, heard: Events, wait: float, progress: Progress) -> list[Link]:
         who, begun = self.who, time.monotonic()
         try:
-            self._meeting = Meeting(
+            self._meeting = MeetingPoint(
                 who.host,
                 who.ports,
                 who.nodes,
@@ -95,9 +95,9 @@ class Lead:
             return [_Absent(who.nodes, f"they could not join: {error}", heard)]
         self._announce(progress, self._meeting.port)
         other = SecondLead(who, self._command, self._meeting)
-        self._meeting.wait(wait, progress.say, lambda: not events.empty() or other.found != "")
+        self._meeting.wait(wait, progress.say, lambda: not events.empty() or other.refusal != "")
         other.close()
-        self._problem = other.found
+        self._problem = other.refusal
         self._waited = time.monotonic() - begun
         return [self._meeting.link()]
 
@@ -153,7 +153,7 @@ class Lead:
         if self._meeting is not None:
             self._meeting.done(exit_code, decision, document)
         if self._siblings is not None:
-            self._siblings.tell_at_exit(Outcome(exit_code, decision))
+            self._siblings.tell_at_exit(SiblingOutcome(exit_code, decision))
 
 
 class _Absent:

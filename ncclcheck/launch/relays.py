@@ -14,14 +14,14 @@ from queue import Empty
 from typing import TYPE_CHECKING
 
 from ncclcheck.base import wire
-from ncclcheck.launch.agents import Closed, Events, ProcessLink, Said
+from ncclcheck.launch.agents import AgentRecord, Closed, Events, ProcessLink
 from ncclcheck.launch.remote.relay import BEAT_S
 from ncclcheck.probes.facts import Dialled, Look, Node
 from ncclcheck.probes.facts.guard import alike
 from ncclcheck.probes.machine import process
 
 if TYPE_CHECKING:
-    from ncclcheck.launch.ssh import Door, SshLink
+    from ncclcheck.launch.ssh import SshDoor, SshLink
 
 _BEGINS_WITHIN = 8.0  # s until a relay says its first word: a login and the start of Python; chosen
 _SILENT = 3 * BEAT_S  # s without a sign of life, after which it is done without
@@ -36,7 +36,7 @@ class RelayLink:
         links: Mapping[int, SshLink],
         agents: dict[int, list[str]],
         relay: Callable[..., ProcessLink],
-        door: Door,
+        door: SshDoor,
         events: Events,
     ) -> None:
         self.nodes: Mapping[int, str] = {node: link.nodes[node] for node, link in links.items()}
@@ -57,7 +57,7 @@ class RelayLink:
         except OSError as error:
             self._lost(Closed(self._first, f"ssh could not be started: {error}"))
             return
-        self._process.send(wire.RELAY, wire.Spread(here=self._first, agents=self._agents))
+        self._process.send(wire.RELAY, wire.SpreadOrder(here=self._first, agents=self._agents))
         threading.Thread(target=self._follow, daemon=True, name="relay").start()
 
     def _follow(self) -> None:
@@ -70,16 +70,16 @@ class RelayLink:
                 continue
             if isinstance(event, Closed):
                 self._lost(event)
-            elif isinstance(event, Said):
+            elif isinstance(event, AgentRecord):
                 self._heard = max(self._heard, time.monotonic())
                 self._take(event)
 
-    def _take(self, event: Said) -> None:
+    def _take(self, event: AgentRecord) -> None:
         """One record of an agent behind the relay, or of the relay about it."""
         if event.node not in self._behind:
             return
         match event.record:
-            case wire.Ended(detail=detail, printed=printed, exit=status):
+            case wire.RelayedEnd(detail=detail, printed=printed, exit=status):
                 self._alone(Closed(event.node, detail, printed, "ssh", status))
             case wire.Alike(like=like, differences=told):
                 try:
@@ -87,7 +87,7 @@ class RelayLink:
                 except (KeyError, alike.NotAlike) as error:
                     self._alone(Closed(event.node, f"its relay passed on its facts wrongly: {error}"))
                 else:
-                    self._events.put(Said(event.node, wire.Facts(node=node)))
+                    self._events.put(AgentRecord(event.node, wire.Facts(node=node)))
             case wire.Facts(node=node):
                 self._whole[event.node] = node
                 self._events.put(event)

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 
 from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch.agents import Closed, Events, Link, ProcessLink, Said, Via, agent_environment
+from ncclcheck.launch.agents import AgentRecord, Closed, Events, Link, ProcessLink, Via, agent_environment
 from ncclcheck.launch.given import working_directory
 from ncclcheck.launch.hosts import nodelist
 from ncclcheck.launch.remote import doorstep, look, plain_step, srun_words
@@ -72,7 +72,7 @@ def step_environment(nodes: Sequence[str], env: Mapping[str, str]) -> dict[str, 
     return {**agent_environment(ours), nodelist.VARIABLE: nodelist.fold(nodes)}
 
 
-class _Step(ProcessLink):
+class _SrunStep(ProcessLink):
     """One srun. Its words are looked at as they come."""
 
     via: Via = "srun"
@@ -129,7 +129,7 @@ class SrunLink:
         self._lock = threading.RLock()
         self._restarts, self._splits = _RESTARTS, _SPLITS
         self._ordered = False  # agents that were given an order cannot begin anew
-        self._steps: dict[int, _Step] = {}
+        self._steps: dict[int, _SrunStep] = {}
         self._owed: list[Closed] = []
         self._stopped: dict[int, int] = {}
         self._awaited: set[int] = set()
@@ -203,7 +203,7 @@ class SrunLink:
                 self._end(step)
             return bool(self._awaited)
 
-    def heard(self, step: _Step, line: str) -> None:
+    def heard(self, step: _SrunStep, line: str) -> None:
         """One line of srun's. Nodes fail at about the same time, and a task's words may come after its end."""
         for node in step.numbers(srun_words.failed_nodes(line)):
             step.failed.setdefault(node, line)
@@ -215,7 +215,7 @@ class SrunLink:
                 step.gone.add(node)
                 threading.Timer(_LAST_WORDS, self._gone, (step, node, line)).start()
 
-    def _fail(self, step: _Step) -> None:
+    def _fail(self, step: _SrunStep) -> None:
         """Agents without orders begin anew without the failed nodes; those that work are left alone."""
         with self._lock:
             if not self._ordered:
@@ -225,23 +225,23 @@ class SrunLink:
             step.gone.update(step.failed)
         self._pass_on(*closed)
 
-    def _gone(self, step: _Step, node: int, line: str) -> None:
+    def _gone(self, step: _SrunStep, node: int, line: str) -> None:
         self._pass_on(Closed(node, srun_words.about(self.nodes[node], line, step.errors)))
 
     def _begin(self, nodes: Mapping[int, str]) -> None:
-        step = _Step(self, nodes, step_argv(list(nodes.values()), self._agent), self._env)
+        step = _SrunStep(self, nodes, step_argv(list(nodes.values()), self._agent), self._env)
         self._steps.update(dict.fromkeys(nodes, step))
         threading.Thread(target=self._follow, args=(step,), daemon=True).start()
 
-    def _follow(self, step: _Step) -> None:
+    def _follow(self, step: _SrunStep) -> None:
         """Pass on what the agents say until srun ends."""
-        while isinstance(event := step.inside.get(), Said):
+        while isinstance(event := step.inside.get(), AgentRecord):
             step.answered.add(event.node)
             if not step.over:
                 self._pass_on(event)
         self._end(step)
 
-    def _pass_on(self, *events: Said | Closed) -> None:
+    def _pass_on(self, *events: AgentRecord | Closed) -> None:
         """A node that failed is told once the others have begun anew: what comes next needs them all."""
         with self._lock:
             for event in events:
@@ -251,7 +251,7 @@ class SrunLink:
             while self._owed and not self._awaited:
                 self._events.put(self._owed.pop(0))
 
-    def _end(self, step: _Step) -> None:
+    def _end(self, step: _SrunStep) -> None:
         """An srun has ended, or has failed on some nodes: begin anew on the others where that can help."""
         with self._lock:
             if step.over:
@@ -268,7 +268,7 @@ class SrunLink:
             lost += self._again(part)
         self._pass_on(*lost)
 
-    def _parts(self, step: _Step, left: dict[int, str]) -> list[dict[int, str]]:
+    def _parts(self, step: _SrunStep, left: dict[int, str]) -> list[dict[int, str]]:
         """What to start again: all that is left without the failed nodes; halves, where Slurm names no node."""
         if self._ordered or not left:
             return []

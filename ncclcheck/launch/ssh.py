@@ -20,7 +20,7 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.agents import Closed, Event, Events, Link, ProcessLink, Signalled, Via, agent_environment
 from ncclcheck.launch.given import working_directory
 from ncclcheck.launch.hosts import hostfile
-from ncclcheck.launch.hosts.hostfile import Host
+from ncclcheck.launch.hosts.hostfile import HostLine
 from ncclcheck.launch.remote import doorstep, large_packets, look, other_port, slow_login, ssh_refused
 from ncclcheck.launch.remote import ssh_settings as dialled
 from ncclcheck.probes.facts import Dialled, Look
@@ -60,7 +60,7 @@ _TELLS = re.compile(
 _ENTERS = {"docker", "podman", "nerdctl", "kubectl", "oc"}
 
 
-def hosts(given: str | None, file: str | None, asked: int | None) -> tuple[Host, ...]:
+def hosts(given: str | None, file: str | None, asked: int | None) -> tuple[HostLine, ...]:
     """The first `asked` hosts of `--hosts` or `--hostfile`; all by default. Raises UsageError."""
     if (given is None) == (file is None):
         raise UsageError("--launch ssh: give one of --hosts a,b and --hostfile FILE")
@@ -71,12 +71,14 @@ def hosts(given: str | None, file: str | None, asked: int | None) -> tuple[Host,
     return machines[:asked]
 
 
-def names(of: Sequence[Host]) -> tuple[str, ...]:
+def names(of: Sequence[HostLine]) -> tuple[str, ...]:
     """The nodes' names in reports."""
     return tuple(host.name for host in of)
 
 
-def start(of: Sequence[Host], via: str | None, events: Events, env: Mapping[str, str], *more: str) -> list[Link]:
+def start(
+    of: Sequence[HostLine], via: str | None, events: Events, env: Mapping[str, str], *more: str
+) -> list[Link]:
     """Start an agent on each host, at most 64 connections being opened at once. Raises UsageError."""
     ssh = shutil.which("ssh", path=env.get("PATH"))
     if ssh is None:
@@ -93,18 +95,18 @@ def start(of: Sequence[Host], via: str | None, events: Events, env: Mapping[str,
         for node, host in enumerate(of)
     ]
     if via or len(of) < RELAYED_FROM:
-        Door(links, events).start()
+        SshDoor(links, events).start()
         return list(links)
     return _relayed(ssh, of, links, events, env, *more)
 
 
 def _relayed(
-    ssh: str, of: Sequence[Host], links: Sequence[SshLink], events: Events, env: Mapping[str, str], *more: str
+    ssh: str, of: Sequence[HostLine], links: Sequence[SshLink], events: Events, env: Mapping[str, str], *more: str
 ) -> list[Link]:
     """The first host of each group starts the agents of the others; whom it cannot reach, we start ourselves."""
     from ncclcheck.launch.relays import RelayLink  # noqa: PLC0415 - few clusters are so large
 
-    door = Door([], events)
+    door = SshDoor([], events)
     door.start()
     size = max(_GROUP, -(-len(of) // AT_ONCE))
     groups: list[Link] = []
@@ -149,14 +151,14 @@ def environment(env: Mapping[str, str]) -> dict[str, str]:
     return environment_of_families(ours) | {name: ours[name] for name in _HANDED_ON if name in ours}
 
 
-def _agent(host: Host, node: int, env: Mapping[str, str], more: Sequence[str]) -> list[str]:
+def _agent(host: HostLine, node: int, env: Mapping[str, str], more: Sequence[str]) -> list[str]:
     options = ["--node", str(node), "--name", host.name, *more]
     return doorstep.command(sys.executable, host.name, environment(env), working_directory(), options)
 
 
 def _argv(
     ssh: str,
-    host: Host,
+    host: HostLine,
     node: int,
     inner: Sequence[str],
     env: Mapping[str, str],
@@ -166,12 +168,12 @@ def _argv(
     return _ssh(ssh, host, [*inner, *_agent(host, node, env, more)], **settings)
 
 
-def _ssh(ssh: str, host: Host, words: Sequence[str], **settings: str) -> list[str]:
+def _ssh(ssh: str, host: HostLine, words: Sequence[str], **settings: str) -> list[str]:
     options = [text for name, value in {**_OPTIONS, **settings}.items() for text in ("-o", f"{name}={value}")]
     return [ssh, "-T", "-a", "-x", *options, "--", host.target, f"exec {' '.join(map(doorstep.quote, words))}"]
 
 
-def _another(ssh: str, host: Host, inner: Sequence[str], words: Sequence[str], seconds: float) -> list[str]:
+def _another(ssh: str, host: HostLine, inner: Sequence[str], words: Sequence[str], seconds: float) -> list[str]:
     """Another command on the same host; ssh says when it is let in."""
     limit = str(max(1, int(seconds)))
     return _ssh(ssh, host, [*inner, *words], LogLevel="VERBOSE", ConnectTimeout=limit)
@@ -202,7 +204,7 @@ class SshLink:
         self._process: ProcessLink | None = None
         self.relayed = False
         self.size_matters = ""
-        self._login: slow_login.Watch | None = None
+        self._login: slow_login.LoginWatch | None = None
 
     def open(self, events: Events) -> None:
         """Start ssh, unless the session is over already. Raises OSError."""
@@ -228,7 +230,7 @@ class SshLink:
         """See by a login of its own where it waits."""
         if not self._closed and self._login is None:
             words = _verbose(self._other(["true"], slow_login.AFTER_S * 5))
-            self._login = slow_login.Watch(words, self._env, next(iter(self.nodes.values())))
+            self._login = slow_login.LoginWatch(words, self._env, next(iter(self.nodes.values())))
 
     @property
     def login_s(self) -> float:
@@ -238,7 +240,7 @@ class SshLink:
     @property
     def slow_login(self) -> str:
         """Words for why the login takes long; empty where it does not, or nobody looks."""
-        return self._login.told if self._login is not None else ""
+        return self._login.words if self._login is not None else ""
 
     def try_small(self) -> str:
         """Whether the other side hears us over small TCP segments; what is told of it then. Takes seconds."""
@@ -305,7 +307,7 @@ def _is_worth_asking(ended: Closed) -> bool:
     return _says_nothing(ended) or _is_refusal(ended) or other_port.is_refused(ended.detail)
 
 
-class Door(threading.Thread):
+class SshDoor(threading.Thread):
     """Opens connections, a bounded number at once, and passes on what comes through them."""
 
     def __init__(self, links: Sequence[SshLink], events: Events) -> None:

@@ -24,7 +24,7 @@ from ncclcheck.launch.hosts import nodelist
 from ncclcheck.node import rundir
 from ncclcheck.node.channel import Channel, Lease
 from ncclcheck.node.examination import Examination
-from ncclcheck.node.ranks.running import Running, explain_end
+from ncclcheck.node.ranks.running import RunningChild, explain_end
 from ncclcheck.node.ranks.store_files import StoreFiles
 from ncclcheck.node.ranks.torchrun import Torchrun
 from ncclcheck.probes.facts import JobEnd, Leftover, Measurements, Node, NoDoor, RankState, replace
@@ -37,7 +37,7 @@ from ncclcheck.probes.machine.survey import survey
 
 if TYPE_CHECKING:
     from ncclcheck.probes import init
-    from ncclcheck.probes.reach import Listener, Mark
+    from ncclcheck.probes.reach import Listener, MarkFile
 
 _TICK_S = 0.1  # between two looks for orders of the launcher: chosen, a halt is heard at once as people see it
 _LOOK_EVERY_S = 0.5  # between two looks at ranks that make no progress: chosen
@@ -54,10 +54,10 @@ class Agent:
         self.events: SimpleQueue[wire.FromLauncher | wire.FromAgent | int] = SimpleQueue()
         self.folder = self.scratch = ""
         self.listener: Listener | None = None
-        self.mark: Mark | None = None
-        self.trial: init.Trial | None = None
+        self.mark: MarkFile | None = None
+        self.trial: init.InitTrial | None = None
         self.store_files = StoreFiles()
-        self.resources: resources.Watch | None = None
+        self.resources: resources.ResourceWatch | None = None
         self.lease = Lease(lambda: self.leave("the launcher has been silent for too long"))
 
     def run(self) -> None:
@@ -71,15 +71,15 @@ class Agent:
         while not isinstance(order := self.events.get(), wire.Stop):
             if isinstance(order, wire.Listen):
                 self._open_door(order)
-            elif isinstance(order, wire.Peers):
+            elif isinstance(order, wire.ReachPeers):
                 self._reach(order)
-            elif isinstance(order, wire.Knock):
+            elif isinstance(order, wire.KnockOrder):
                 self._knock(order)
-            elif isinstance(order, wire.Init):
+            elif isinstance(order, wire.InitOrder):
                 self._try_init(order)
             elif isinstance(order, wire.InitLook):
                 self._look_at_init(order)
-            elif isinstance(order, wire.Job):
+            elif isinstance(order, wire.StartJob):
                 self._job(order)
             elif isinstance(order, wire.Examine):
                 self._examine(order)
@@ -90,7 +90,7 @@ class Agent:
         reason = "its thread that reads orders died"
         try:
             for line in orders:
-                with suppress(wire.Unreadable):
+                with suppress(wire.NoRecord):
                     if isinstance(order := wire.read_order(line, self.options.node), wire.Alive):
                         self.lease.renew()
                     elif order is not None:
@@ -121,35 +121,35 @@ class Agent:
 
     def _open_door(self, order: wire.Listen) -> None:
         """Let the others try to reach us, and see whether they find our file in their working directory."""
-        from ncclcheck.probes.reach import Listener, Mark  # noqa: PLC0415 - one node alone needs none of it
+        from ncclcheck.probes.reach import Listener, MarkFile  # noqa: PLC0415 - one node alone needs none of it
 
         self._close_door()
-        self.mark = Mark()
+        self.mark = MarkFile()
         self.listener = Listener(order.address, node=self.options.node, name=self.options.name)
-        door = self.listener.told
+        door = self.listener.door
         if isinstance(door, NoDoor):
             self.channel.say(wire.Listening(door=None, problem=door))
         else:
             self.channel.say(wire.Listening(door=replace(door, file=self.mark.file())))
 
-    def _reach(self, order: wire.Peers) -> None:
+    def _reach(self, order: wire.ReachPeers) -> None:
         """Try to reach the others; our door is closed before anything else runs."""
         from ncclcheck.probes.reach import measure  # noqa: PLC0415
 
-        if self.mark and self.listener and not isinstance(door := self.listener.told, NoDoor):
+        if self.mark and self.listener and not isinstance(door := self.listener.door, NoDoor):
             self._step(f"reach {len(order.doors) - 1} peers")
             self.mark.look(door, order.doors)
             reach = measure(door, order.doors, order.names, order.seconds, order.gloo)
-            self.channel.say(wire.Reach(reach=replace(reach, marks=self.mark.found())))
+            self.channel.say(wire.Reach(reach=replace(reach, marks=self.mark.marks())))
 
-    def _knock(self, order: wire.Knock) -> None:
+    def _knock(self, order: wire.KnockOrder) -> None:
         """Try to connect to the hosts of silent nodes, and send what came of it."""
         from ncclcheck.probes.reach import knock  # noqa: PLC0415
 
         self._step(f"try {len(order.doors)} silent nodes")
         self.channel.say(wire.Knocked(found=knock(order.doors, self.options.name, order.seconds)))
 
-    def _try_init(self, order: wire.Init) -> None:
+    def _try_init(self, order: wire.InitOrder) -> None:
         """Open the port of the init method, or make a file beside its file."""
         from ncclcheck.probes import init  # noqa: PLC0415 - most jobs have env://
 
@@ -178,9 +178,9 @@ class Agent:
         self.mark = self.listener = None
 
     def _step(self, text: str) -> None:
-        self.channel.say(wire.Step(text=text))
+        self.channel.say(wire.StepNotice(text=text))
 
-    def _job(self, job: wire.Job) -> None:
+    def _job(self, job: wire.StartJob) -> None:
         """Run this node's ranks to their end; always says how it ended. Our own door is closed by then."""
         self._close_door()
         if job.is_host and not job.init_method and (problem := _port_problem(job.endpoint)):
@@ -199,10 +199,10 @@ class Agent:
         self._close_door()
         self._run("the examiner", lambda folder: Examination(order, folder, self.events.put), order.seconds)
 
-    def _run(self, what: str, start: Callable[[str], Running], seconds: float) -> None:
+    def _run(self, what: str, start: Callable[[str], RunningChild], seconds: float) -> None:
         """Start it in a folder of its own below the one that is locked, and see it to its end."""
         self._step(f"start {what}")
-        self.resources = resources.Watch(Machine())
+        self.resources = resources.ResourceWatch(Machine())
         try:
             self.folder = self.folder or rundir.create()
             running = start(rundir.below(self.folder))
@@ -215,7 +215,7 @@ class Agent:
         if stopped:
             self.leave("stopped")
 
-    def _watch(self, running: Running, end: float) -> bool:
+    def _watch(self, running: RunningChild, end: float) -> bool:
         """Pass on what is said until it is over; True if the launcher said stop."""
         look, linger = 0.0, end
         while (now := time.monotonic()) < min(end, linger):
@@ -229,26 +229,26 @@ class Agent:
             if running.all_done and linger == end:
                 linger = now + _MAY_LINGER_S
             if now > look:
-                self.channel.say(wire.Beat())
+                self.channel.say(wire.AgentBeat())
                 self._tell(running.looked_at())
                 look = now + _LOOK_EVERY_S
         return False
 
-    def _pass_on(self, running: Running, event: wire.FromLauncher | wire.FromAgent | int) -> None:
-        if isinstance(event, (wire.Rank, wire.Step)):
+    def _pass_on(self, running: RunningChild, event: wire.FromLauncher | wire.FromAgent | int) -> None:
+        if isinstance(event, (wire.RankReport, wire.StepNotice)):
             running.note(event)
         if isinstance(event, int):
             self._tell([replace(s, proc_state="gone") for s in running.looked_at() if s.pid == event])
-        elif isinstance(event, (wire.Rank, wire.Step, wire.Result)):
+        elif isinstance(event, (wire.RankReport, wire.StepNotice, wire.RankResult)):
             self.channel.say(event)
 
     def _tell(self, states: list[RankState]) -> None:
         if self.resources is not None:
             self.resources.look(states)
         for state in states:
-            self.channel.say(wire.Rank(state=state))
+            self.channel.say(wire.RankReport(state=state))
 
-    def _finish(self, running: Running) -> None:
+    def _finish(self, running: RunningChild) -> None:
         """Look once more, end what is left, and say how it went."""
         self._drain(running)
         exits = running.exits()
@@ -260,14 +260,14 @@ class Agent:
         unheard = any(exits[pid] for pid in exits.keys() - {s.pid for s in states})
         died = status is None and (unheard or any(s.proc_state == "gone" and not s.error for s in states))
         detail = explain_end(running.log) if status or died else ""
-        self.channel.say(wire.Result(part=running.proof()))
+        self.channel.say(wire.RankResult(part=running.proof()))
         leftovers = [_leftover(self.options.name, s) for s in stuck]
         end = JobEnd(node=self.options.name, exit=status, detail=detail)
         if letter in STOPPED:
             end = replace(end, held=letter, pid=running.child.pid)
         self._tell_end(end, leftovers)
 
-    def _drain(self, running: Running) -> None:
+    def _drain(self, running: RunningChild) -> None:
         """What the ranks said before they ended, for a short while; an order that comes meanwhile is kept."""
         end = time.monotonic() + _DRAIN_S
         with suppress(Empty):
@@ -285,8 +285,8 @@ class Agent:
 
     def _tell_end(self, end: JobEnd, leftovers: list[Leftover], *, port_taken: bool = False) -> None:
         if self.resources is not None:
-            had = self.resources.told(self.options.name, os.path.dirname(self.folder))
-            self.channel.say(wire.Result(part=Measurements(resources=[had])))
+            had = self.resources.seen(self.options.name, os.path.dirname(self.folder))
+            self.channel.say(wire.RankResult(part=Measurements(resources=[had])))
         self.channel.say(wire.JobEnded(end=end, leftovers=leftovers, port_taken=port_taken))
 
 

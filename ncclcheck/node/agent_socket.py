@@ -34,9 +34,9 @@ def _hear(connection: socket.socket, heard: Heard) -> None:
         for line in iter(lambda: stream.readline(wire.MOST_RECORD), b""):
             try:
                 record = wire.read_from_rank(line)
-            except wire.Unreadable:
+            except wire.NoRecord:
                 continue
-            if isinstance(record, wire.Rank) and record.state.pid is not None:
+            if isinstance(record, wire.RankReport) and record.state.pid is not None:
                 pid = record.state.pid
             heard(record)
     heard(pid)

@@ -28,7 +28,7 @@ class Examination:
         with open(self.log, "wb") as log:
             self.child = process.start(command, env=env, cwd=folder, out=log, err=subprocess.STDOUT)
 
-    def note(self, record: wire.Rank | wire.Step) -> None:
+    def note(self, record: wire.RankReport | wire.StepNotice) -> None:
         """Nothing: an examiner has no ranks."""
 
     def looked_at(self) -> list[RankState]:

@@ -23,16 +23,16 @@ def main() -> None:
     folder = os.environ.pop(RUN_VARIABLE)
     plan = replace(msgspec.json.decode(Path(folder, "plan.json").read_bytes(), type=DataPlan), scratch=folder)
     mouth = Mouth(folder)
-    mouth.say(wire.Step(text="import torch"))
+    mouth.say(wire.StepNotice(text="import torch"))
     from ncclcheck.probes import dataloader  # noqa: PLC0415 - it imports torch
 
     warned.only_shown()
 
     def emit(report: DataReport) -> None:
-        mouth.say(wire.Result(part=Measurements(data=[report])))
+        mouth.say(wire.RankResult(part=Measurements(data=[report])))
 
     os.chdir(plan.directory)
-    dataloader.examine(plan, lambda text: mouth.say(wire.Step(text=text)), emit)
+    dataloader.examine(plan, lambda text: mouth.say(wire.StepNotice(text=text)), emit)
 
 
 if __name__ == "__main__":

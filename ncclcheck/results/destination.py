@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 
 from ncclcheck.probes.machine.files import described, trusted_owner
-from ncclcheck.results.walk import Place, found
+from ncclcheck.results.walk import OpenName, walk
 
 _PATIENCE_S = 5.0  # without progress of a pipe's reader: chosen
 _WRITE = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -24,7 +24,7 @@ _WRITE = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 def check(path: str) -> None:
     """Whether `write` could do it now; leaves nothing behind. Raises OSError."""
-    with found(path) as place:
+    with walk(path) as place:
         file, beside = _opened(place)
         os.close(file)
         if beside:
@@ -33,7 +33,7 @@ def check(path: str) -> None:
 
 def write(path: str, data: bytes | Iterable[bytes]) -> None:
     """Whole or not at all, but for what has to be written in place. data: all, or pieces of it. Raises OSError."""
-    with found(path) as place:
+    with walk(path) as place:
         file, beside = _opened(place)
         try:
             _write_all(file, [data] if isinstance(data, bytes) else data, anew=not place.descriptor)
@@ -46,16 +46,16 @@ def write(path: str, data: bytes | Iterable[bytes]) -> None:
             raise
 
 
-def _opened(place: Place) -> tuple[int, str]:
+def _opened(place: OpenName) -> tuple[int, str]:
     """A descriptor to write to, and the name that it has until it is whole; none: it is written in place."""
     if place.descriptor:
         return os.open(place.descriptor, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC), ""
-    if place.told is None:
+    if place.status is None:
         return _beside(place, 0o666)
-    _refuse(place.told, place)
+    _refuse(place.status, place)
     there = os.open(place.name, _WRITE, dir_fd=place.folder)
     try:
-        if not os.path.samestat(os.fstat(there), place.told):
+        if not os.path.samestat(os.fstat(there), place.status):
             raise OSError(errno.ESTALE, "it was exchanged for something else meanwhile")
         if new := _alike(there, place):
             os.close(there)
@@ -66,7 +66,7 @@ def _opened(place: Place) -> tuple[int, str]:
     return there, ""
 
 
-def _refuse(status: os.stat_result, place: Place) -> None:
+def _refuse(status: os.stat_result, place: OpenName) -> None:
     """Raises OSError for what is not to be written."""
     if stat.S_ISDIR(status.st_mode):
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
@@ -79,13 +79,13 @@ def _refuse(status: os.stat_result, place: Place) -> None:
         raise PermissionError(errno.EACCES, "it has a second name (a hard link), where others may write")
 
 
-def _beside(place: Place, mode: int) -> tuple[int, str]:
+def _beside(place: OpenName, mode: int) -> tuple[int, str]:
     """A new file under a name that nobody can foresee."""
     name = f".ncclcheck-{secrets.token_hex(8)}.part"
     return os.open(name, _WRITE | os.O_CREAT | os.O_EXCL, mode, dir_fd=place.folder), name
 
 
-def _alike(there: int, place: Place) -> tuple[int, str] | None:
+def _alike(there: int, place: OpenName) -> tuple[int, str] | None:
     """A new file with owner, group and mode of the one that is there; None where they cannot be kept."""
     before = os.fstat(there)
     if not stat.S_ISREG(before.st_mode) or _has_acl(there):

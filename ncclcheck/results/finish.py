@@ -53,7 +53,7 @@ def now() -> str:
 
 def deliver(document: jsondoc.Document, options: Options, node: str = "") -> int:
     """Write and print; the exit code. node: this node's own name."""
-    shown = told(document, options)
+    shown = as_shown(document, options)
     written = outputs.write_all(shown, options, node)
     printed = _print(shown, options)
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
@@ -61,7 +61,7 @@ def deliver(document: jsondoc.Document, options: Options, node: str = "") -> int
     return document.exit_code if (written and printed) or document.exit_code else exits.Exit.INCOMPLETE
 
 
-def told(document: jsondoc.Document, options: Options) -> jsondoc.Document:
+def as_shown(document: jsondoc.Document, options: Options) -> jsondoc.Document:
     """The document as it leaves this process: under invented names with --anonymise."""
     if not options.anonymise:
         return document

@@ -16,7 +16,7 @@ from ncclcheck.run.plan.options import Options
 _EXTRA = ("jinja2", "matplotlib")
 
 
-class _Form(NamedTuple):
+class _OutputForm(NamedTuple):
     """One way to write a document: `render` of reports.`module`, loaded only where it is asked for."""
 
     option: str
@@ -26,18 +26,18 @@ class _Form(NamedTuple):
 
 
 _FORMS = (
-    _Form("--html", "html_file", "output.html"),
-    _Form("--markdown", "markdown_file", "output.markdown"),
-    _Form("--junit", "junit_file", "output.junit"),
-    _Form("--prometheus", "prometheus_file", "output.prometheus"),
+    _OutputForm("--html", "html_file", "output.html"),
+    _OutputForm("--markdown", "markdown_file", "output.markdown"),
+    _OutputForm("--junit", "junit_file", "output.junit"),
+    _OutputForm("--prometheus", "prometheus_file", "output.prometheus"),
 )
 _SETTINGS = (
-    _Form("--env-file", "env_file", "output.settings_forms", "env_file"),
-    _Form("--nccl-conf", "nccl_conf_file", "output.settings_forms", "nccl_conf"),
+    _OutputForm("--env-file", "env_file", "output.settings_forms", "env_file"),
+    _OutputForm("--nccl-conf", "nccl_conf_file", "output.settings_forms", "nccl_conf"),
 )
 _JSON = (
-    _Form("--json", "json_file", "judgement.jsondoc", "encode"),
-    _Form("--save", "save_file", "judgement.jsondoc", "encode"),
+    _OutputForm("--json", "json_file", "judgement.jsondoc", "encode"),
+    _OutputForm("--save", "save_file", "judgement.jsondoc", "encode"),
 )
 
 
@@ -64,7 +64,7 @@ def asked(options: Options) -> list[str]:
     return [form.option for form, _ in _asked(options, (*_JSON, *_FORMS, *_SETTINGS))]
 
 
-def _asked(options: Options, forms: tuple[_Form, ...]) -> Iterator[tuple[_Form, str]]:
+def _asked(options: Options, forms: tuple[_OutputForm, ...]) -> Iterator[tuple[_OutputForm, str]]:
     for form in forms:
         path: str | None = getattr(options, form.field)
         if path is not None:
@@ -85,7 +85,7 @@ def write_json(options: Options, node: str, data: bytes | Iterable[bytes]) -> bo
     return options.json_file is None or write_file(options.json_file.replace("%n", node.replace("/", "_")), data)
 
 
-def _render(form: _Form, path: str, what: jsondoc.Document | list[jsondoc.Recommendation]) -> bool:
+def _render(form: _OutputForm, path: str, what: jsondoc.Document | list[jsondoc.Recommendation]) -> bool:
     """A defect in one renderer takes no other output away."""
     try:
         text: str = getattr(import_module(f"ncclcheck.reports.{form.module}"), form.render)(what)

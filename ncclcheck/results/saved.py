@@ -54,7 +54,7 @@ def _judge(saved: jsondoc.Saved, options: Options, parquet: str | None = None) -
     options = with_baseline(dataclasses.replace(options, command=saved.cluster.command))
     story = finish.Story(saved.started, saved.seconds, saved.stages)
     document = finish.make(saved.cluster, options, story)
-    kept = parquet is None or _kept(parquet, finish.told(document, options))
+    kept = parquet is None or _kept(parquet, finish.as_shown(document, options))
     return finish.deliver(document, options) or (Exit.READY if kept else Exit.INCOMPLETE)
 
 

@@ -21,21 +21,21 @@ _DESCRIPTOR = re.compile(r"/dev/(stdout|stderr|fd/\d+)|/proc/(self|\d+)/fd/\d+")
 
 
 @dataclass(frozen=True)
-class Place:
-    """A name in an open folder. told: what is there, never a link; None: nothing yet.
+class OpenName:
+    """A name in an open folder. status: what is there, never a link; None: nothing yet.
 
     shared: others may write in the folder. descriptor: a path that stands for an open descriptor.
     """
 
     folder: int
     name: str = ""
-    told: os.stat_result | None = None
+    status: os.stat_result | None = None
     shared: bool = False
     descriptor: str = ""
 
 
 @contextmanager
-def found(path: str) -> Iterator[Place]:
+def walk(path: str) -> Iterator[OpenName]:
     """Walk the path, following the links that only we or root can have made. Raises OSError."""
     if "\0" in path:
         raise OSError(errno.EINVAL, "it has a zero byte")
@@ -45,7 +45,7 @@ def found(path: str) -> Iterator[Place]:
     rest = _parts(path)
     try:
         if _DESCRIPTOR.fullmatch(path):
-            yield Place(folder, descriptor=path)
+            yield OpenName(folder, descriptor=path)
             return
         while rest and not path.endswith("/"):
             name = rest.pop()
@@ -55,7 +55,7 @@ def found(path: str) -> Iterator[Place]:
                 if links > _MOST_LINKS:
                     raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
                 if not rest and _DESCRIPTOR.fullmatch(link):
-                    yield Place(folder, descriptor=link)
+                    yield OpenName(folder, descriptor=link)
                     return
                 if link.startswith("/"):
                     folder = _moved(folder, "/")
@@ -63,7 +63,7 @@ def found(path: str) -> Iterator[Place]:
             elif rest:
                 folder = _moved(folder, name)
             else:
-                yield Place(folder, name, status, others_may_write(os.fstat(folder)))
+                yield OpenName(folder, name, status, others_may_write(os.fstat(folder)))
                 return
         raise IsADirectoryError(errno.EISDIR, "it is a directory")
     finally:

@@ -14,8 +14,8 @@ from ncclcheck.base.exits import Exit
 from ncclcheck.base.progress import Progress, complain
 from ncclcheck.launch import choose
 from ncclcheck.launch.agents import Events
-from ncclcheck.launch.choose import Choice
-from ncclcheck.launch.joining.trust.identity import Identity
+from ncclcheck.launch.choose import LauncherChoice
+from ncclcheck.launch.joining.trust.identity import JoinIdentity
 from ncclcheck.launch.joining.trust.secret import HOW_TO
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.jsondoc import Document, encode
@@ -56,7 +56,7 @@ def conduct(
     return after(*_lead(choice, saved.with_baseline(options), seconds, work))
 
 
-def _lead(choice: Choice, options: Options, seconds: float, work: Work) -> tuple[int, Document]:
+def _lead(choice: LauncherChoice, options: Options, seconds: float, work: Work) -> tuple[int, Document]:
     begun, started = time.monotonic(), finish.now()
     events, progress = Events(), Progress(quiet=options.quiet)
     caught: int | None = None
@@ -74,7 +74,7 @@ def _lead(choice: Choice, options: Options, seconds: float, work: Work) -> tuple
             raise
         cluster = cluster_now()
         document = finish.make(cluster, options, Story(started, time.monotonic() - begun, stages.done, caught))
-        shown = finish.told(document, options)
+        shown = finish.as_shown(document, options)
         each = encode(shown) if "%n" in (options.json_file or "") else None
         _tell(choice, document.exit_code, decision(shown), each)
         stages.session.close()
@@ -82,12 +82,12 @@ def _lead(choice: Choice, options: Options, seconds: float, work: Work) -> tuple
     return finish.deliver(document, options, choice.who.name if choice.who else choice.names[0]), document
 
 
-def _tell(choice: Choice, exit_code: int, words: str, document: bytes | None = None) -> None:
+def _tell(choice: LauncherChoice, exit_code: int, words: str, document: bytes | None = None) -> None:
     if choice.lead is not None:
         choice.lead.done(exit_code, words, document)
 
 
-def _say_who_may_come(who: Identity, own: OwnCommand) -> None:
+def _say_who_may_come(who: JoinIdentity, own: OwnCommand) -> None:
     """Every node of a join without a secret says so. Raises UsageError where the user's own code is asked for."""
     if who.nodes > 1 and who.local_rank == 0:
         own.refuse_without(who.secret)
@@ -98,7 +98,7 @@ def _say_who_may_come(who: Identity, own: OwnCommand) -> None:
             )
 
 
-def _follow(who: Identity, options: Options, seconds: float, own: OwnCommand) -> int:
+def _follow(who: JoinIdentity, options: Options, seconds: float, own: OwnCommand) -> int:
     """Another node of a join: one line on stderr; a document of its own only if node rank 0 was never reached."""
     from ncclcheck.launch.join import wait_of  # noqa: PLC0415
     from ncclcheck.run.follower import alone, follow  # noqa: PLC0415 - most runs are no join

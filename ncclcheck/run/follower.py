@@ -14,12 +14,12 @@ from ncclcheck.base import exits, wire
 from ncclcheck.base.clock import Deadline
 from ncclcheck.base.errors import Interrupted
 from ncclcheck.base.progress import Progress
-from ncclcheck.launch.agents import Closed, Events, ProcessLink, Said, Signalled, agent_here
+from ncclcheck.launch.agents import AgentRecord, Closed, Events, ProcessLink, Signalled, agent_here
 from ncclcheck.launch.joining import join_protocol
-from ncclcheck.launch.joining.connection import Connection
-from ncclcheck.launch.joining.follow import Stopped, is_reached, reach
-from ncclcheck.launch.joining.siblings import Outcome, Siblings, await_outcome
-from ncclcheck.launch.joining.trust.identity import Identity
+from ncclcheck.launch.joining.connection import LeadConnection
+from ncclcheck.launch.joining.follow import StoppedBySignal, is_reached, reach
+from ncclcheck.launch.joining.siblings import SiblingOutcome, Siblings, await_outcome
+from ncclcheck.launch.joining.trust.identity import JoinIdentity
 from ncclcheck.node import rundir
 from ncclcheck.probes.facts import Cluster, Door, Job, JobEnd, Meeting, Node, Run
 from ncclcheck.probes.facts.run.course import signal_name
@@ -39,7 +39,7 @@ _MOST_TRIED = 8  # nodes that are tried where node rank 0 is gone: it, and enoug
 
 
 @dataclass(frozen=True)
-class Followed:
+class FollowerEnd:
     """How a node other than node rank 0 ends: its exit code, and one line for stderr.
 
     document: the report of node rank 0. unreached: why there is none, with our own facts in `node`.
@@ -53,14 +53,14 @@ class Followed:
 
 
 def follow(
-    who: Identity,
+    who: JoinIdentity,
     command: str,
     events: Events,
     wait: float,
     own: OwnCommand,
     progress: Progress,
     *agent_options: str,
-) -> Followed:
+) -> FollowerEnd:
     """All that a node other than node rank 0 does. own: what it may be asked to do, within which deadline."""
     with signals_as_events(events):
         if who.local_rank > 0:
@@ -68,58 +68,60 @@ def follow(
         siblings = Siblings(who) if who.local_size > 1 else None
         result = _follow(who, command, events, wait, own, progress, *agent_options)
         if siblings is not None:
-            siblings.tell_at_exit(Outcome(result.exit_code, result.line))
+            siblings.tell_at_exit(SiblingOutcome(result.exit_code, result.line))
         return result
 
 
-def _wait_beside(who: Identity, events: Events, seconds: float) -> Followed:
+def _wait_beside(who: JoinIdentity, events: Events, seconds: float) -> FollowerEnd:
     try:
         outcome = await_outcome(who, seconds, lambda: not events.empty())
-    except Stopped:
+    except StoppedBySignal:
         return _signalled(events)
     if outcome is None:
-        return Followed(
+        return FollowerEnd(
             exits.Exit.INCOMPLETE,
             f"{who.name}: local rank 0 is gone or was never there; see what the other tasks of this node said",
         )
-    return Followed(outcome.exit_code, "")
+    return FollowerEnd(outcome.exit_code, "")
 
 
 def _follow(
-    who: Identity,
+    who: JoinIdentity,
     command: str,
     events: Events,
     wait: float,
     own: OwnCommand,
     progress: Progress,
     *agent_options: str,
-) -> Followed:
+) -> FollowerEnd:
     progress.stage(f"node rank {who.node_rank}: joining node rank 0 at {who.endpoint}")
     try:
         reached = reach(who, command, wait, progress.say, lambda: not events.empty())
-    except Stopped:
+    except StoppedBySignal:
         return _signalled(events)
-    if isinstance(reached, Connection):
+    if isinstance(reached, LeadConnection):
         beside = f" by another address, for {reached.unreached.detail}" if reached.unreached else ""
         progress.say(f"joined as {reached.name}{beside}; node rank 0 writes the report")
         return _relay(reached, who, events, own, *agent_options)
     line = f"node rank 0 was not reached at {reached.endpoint}: {reached.detail}"
     if reached.outcome == "turned_away":
-        return Followed(exits.Exit.USAGE, f"turned away by node rank 0: {reached.detail}", unreached=reached)
+        return FollowerEnd(exits.Exit.USAGE, f"turned away by node rank 0: {reached.detail}", unreached=reached)
     try:
         node = _own_facts(who, events, progress, *agent_options)
     except Interrupted as interrupted:
-        return Followed(exits.of_signal(interrupted.number), line)
-    return Followed(exits.Exit.INCOMPLETE, line, unreached=reached, node=node)
+        return FollowerEnd(exits.of_signal(interrupted.number), line)
+    return FollowerEnd(exits.Exit.INCOMPLETE, line, unreached=reached, node=node)
 
 
-def _signalled(events: Events) -> Followed:
+def _signalled(events: Events) -> FollowerEnd:
     event = events.get()
     number = event.number if isinstance(event, Signalled) else 0
-    return Followed(exits.of_signal(number), "ended by a signal before node rank 0 was reached")
+    return FollowerEnd(exits.of_signal(number), "ended by a signal before node rank 0 was reached")
 
 
-def _relay(lead: Connection, who: Identity, events: Events, own: OwnCommand, *agent_options: str) -> Followed:
+def _relay(
+    lead: LeadConnection, who: JoinIdentity, events: Events, own: OwnCommand, *agent_options: str
+) -> FollowerEnd:
     """Pass on both ways until node rank 0 tells the outcome, or is gone."""
     process.adopt_orphans()
     agent = agent_here(who.node_rank, lead.name, events, *agent_options)
@@ -131,11 +133,11 @@ def _relay(lead: Connection, who: Identity, events: Events, own: OwnCommand, *ag
     while lead.outcome is None and not lead.lost and not signal:
         now = time.monotonic()
         if now > beat:
-            lead.tell(join_protocol.Beat())
+            lead.tell(join_protocol.JoinBeat())
             beat = now + join_protocol.BEAT_S
             endpoint.tell()
             if words := watch.stopped():
-                lead.tell(join_protocol.Ended(detail=words))
+                lead.tell(join_protocol.AgentEnd(detail=words))
         if now - lead.heard > _LEAD_SILENT_S:
             lead.lost = f"nothing was heard from it for {_LEAD_SILENT_S:.0f} s"
         elif lead.begun is not None and now - lead.begun > own.seconds + _MARGIN_S:
@@ -143,18 +145,18 @@ def _relay(lead: Connection, who: Identity, events: Events, own: OwnCommand, *ag
         signal = _pass_on_one(lead, who.node_rank, events)
     _end(agent, lead)
     if signal:
-        return Followed(exits.of_signal(signal), f"{lead.name}: ended by signal {signal}")
+        return FollowerEnd(exits.of_signal(signal), f"{lead.name}: ended by signal {signal}")
     if lead.outcome is None:
         near = own_address_lost(known, who.node_rank) or around(known, who.node_rank, lead.name)
         gone = f"{lead.name}: node rank 0 is gone: {lead.lost}{near}"
-        return Followed(exits.Exit.INCOMPLETE, gone)
+        return FollowerEnd(exits.Exit.INCOMPLETE, gone)
     done = lead.outcome
-    return Followed(done.exit_code, f"{lead.name}: {done.decision}", document=done.document)
+    return FollowerEnd(done.exit_code, f"{lead.name}: {done.decision}", document=done.document)
 
 
 def _give(
     agent: ProcessLink,
-    who: Identity,
+    who: JoinIdentity,
     own: OwnCommand,
     events: Events,
     known: list[Door],
@@ -164,13 +166,13 @@ def _give(
 
     known: where the other nodes could be reached before the job.
     """
-    if isinstance(order, wire.Peers):
+    if isinstance(order, wire.ReachPeers):
         known[:] = order.doors
     try:
         agent.send(who.node_rank, own.taken(order, who.secret))
     except NotOurs as refused:
         words = f"this node was asked {refused}; type the same command on every node"
-        events.put(Said(who.node_rank, wire.JobEnded(end=JobEnd(node=who.name, exit=None, detail=words))))
+        events.put(AgentRecord(who.node_rank, wire.JobEnded(end=JobEnd(node=who.name, exit=None, detail=words))))
 
 
 def own_address_lost(known: list[Door], node_rank: int) -> str:
@@ -203,18 +205,18 @@ def around(known: list[Door], node_rank: int, name: str) -> str:
     return f"; nothing comes back from {lead.of} ({lead.address}); {rest if others else 'no other node is known'}"
 
 
-def _pass_on_one(lead: Connection, node: int, events: Events) -> int:
+def _pass_on_one(lead: LeadConnection, node: int, events: Events) -> int:
     """One event, if there is one; the number of a signal that ends us, else 0."""
     try:
         event = events.get(timeout=0.1)
     except Empty:
         return 0
-    if isinstance(event, Said):
+    if isinstance(event, AgentRecord):
         lead.say(node, event.record)
     elif isinstance(event, Closed):
-        lead.tell(join_protocol.Ended(detail=ended(lead.name, event)))
+        lead.tell(join_protocol.AgentEnd(detail=ended(lead.name, event)))
     elif isinstance(event, Signalled):
-        lead.tell(join_protocol.Ended(detail=f"ncclcheck on this node was ended by signal {event.number}"))
+        lead.tell(join_protocol.AgentEnd(detail=f"ncclcheck on this node was ended by signal {event.number}"))
         return event.number
     return 0
 
@@ -222,13 +224,13 @@ def _pass_on_one(lead: Connection, node: int, events: Events) -> int:
 class _EndpointWatch:
     """Where the endpoint failed: node rank 0 is told so, and that it does not any more if it comes in time."""
 
-    def __init__(self, who: Identity, lead: Connection) -> None:
+    def __init__(self, who: JoinIdentity, lead: LeadConnection) -> None:
         self._lead, self._came = lead, threading.Event()
         if lead.unreached is not None:
-            lead.tell(join_protocol.CutOff(meeting=lead.unreached))
+            lead.tell(join_protocol.CutOffNode(meeting=lead.unreached))
             threading.Thread(target=self._watch, args=(who,), daemon=True, name="endpoint").start()
 
-    def _watch(self, who: Identity) -> None:
+    def _watch(self, who: JoinIdentity) -> None:
         while self._lead.begun is None and not self._lead.lost and not self._came.is_set():
             if is_reached(who):
                 self._came.set()
@@ -238,7 +240,7 @@ class _EndpointWatch:
         """Tell node rank 0, once, that it was cut off; from one thread, since lines are sealed by number."""
         if self._came.is_set() and self._lead.unreached is not None:
             self._lead.unreached = None
-            self._lead.tell(join_protocol.CutOff())
+            self._lead.tell(join_protocol.CutOffNode())
 
 
 class _AgentWatch:
@@ -269,7 +271,7 @@ def ended(name: str, closed: Closed) -> str:
     return f"{closed.detail}\n{words}".strip()
 
 
-def _end(agent: ProcessLink, lead: Connection) -> None:
+def _end(agent: ProcessLink, lead: LeadConnection) -> None:
     lead.close()
     agent.close(3.0)
     process.kill_tree()
@@ -277,7 +279,7 @@ def _end(agent: ProcessLink, lead: Connection) -> None:
     rundir.sweep()
 
 
-def _own_facts(who: Identity, events: Events, progress: Progress, *agent_options: str) -> Node | None:
+def _own_facts(who: JoinIdentity, events: Events, progress: Progress, *agent_options: str) -> Node | None:
     """The facts of this node from an agent of its own; None where it gave none. Raises Interrupted."""
     progress.stage("reading the facts of this node")
     process.adopt_orphans()
@@ -292,7 +294,7 @@ def _own_facts(who: Identity, events: Events, progress: Progress, *agent_options
     return next(iter(session.gathered.answered), None)
 
 
-def alone(who: Identity, followed: Followed, options: Options) -> Cluster:
+def alone(who: JoinIdentity, followed: FollowerEnd, options: Options) -> Cluster:
     """The cluster of a node that never reached node rank 0: itself, and why."""
     return Cluster(
         command=options.command,

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from ncclcheck.base import wire
-from ncclcheck.launch.agents import Closed, Link, Looked, Said
+from ncclcheck.launch.agents import AgentRecord, Closed, Link, Looked
 from ncclcheck.probes.facts import (
     Dialled,
     Door,
@@ -89,7 +89,7 @@ class Gathered:
         self._went_wrong: tuple[dict[int, RankState], list[JobEnd]] | None = None
         self._kinds = Kinds()
 
-    def take(self, event: Said | Closed | Looked) -> None:
+    def take(self, event: AgentRecord | Closed | Looked) -> None:
         """Put a record, the end of a channel or a second look into its node."""
         node = self.nodes[event.node]
         if isinstance(event, Looked):
@@ -113,13 +113,13 @@ class Gathered:
             case wire.InitTried(seen=tried):
                 node.init = replace(tried, node=node.name)
                 self._init_answers.add(event.node)
-            case wire.Step(text=text, rank=None):
+            case wire.StepNotice(text=text, rank=None):
                 node.step(text)
-            case wire.Step(text=text, rank=rank) if rank in self.ranks:
+            case wire.StepNotice(text=text, rank=rank) if rank in self.ranks:
                 self.ranks[rank] = replace(self.ranks[rank], last_step=text)
-            case wire.Rank(state=state):
+            case wire.RankReport(state=state):
                 self._take_rank(state)
-            case wire.Result(part=part):
+            case wire.RankResult(part=part):
                 self.parts.append(part if self._only is None else _only(part, self._only))
             case wire.JobEnded() as ended:
                 self._take_end(node, ended)

@@ -20,9 +20,9 @@ from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
 from ncclcheck.reports.subjects.failures import lost
 from ncclcheck.reports.subjects.links import since
-from ncclcheck.run.place import Place
+from ncclcheck.run.place import MeetingPlace
 from ncclcheck.run.plan import bench_plan
-from ncclcheck.run.plan.bench_plan import JobOptions, Shape
+from ncclcheck.run.plan.bench_plan import JobOptions, JobShape
 from ncclcheck.run.stages import Stages, report_time
 
 _PORTS = 3  # times that a job begins anew on another port: one may be taken by chance; chosen
@@ -43,17 +43,17 @@ class TorchJob:
         *,
         without: Collection[int] = (),
         settings: Mapping[str, str | None] | None = None,
-        place: Place | None = None,
+        place: MeetingPlace | None = None,
     ) -> None:
         self.stages, self.session = stages, stages.session
         ranks = wishes.nproc_per_node or stages.choice.ranks_per_node
         self.wishes = dataclasses.replace(wishes, nproc_per_node=ranks)
         self.without, self.settings = frozenset(without), dict(settings or {})
-        self.shape: Shape | None = None
+        self.shape: JobShape | None = None
         self.run_id = f"ncclcheck-{os.getpid()}-{time.time_ns()}"
-        self.place = place or Place(stages, wishes.begin)
+        self.place = place or MeetingPlace(stages, wishes.begin)
 
-    def prepare(self, name: str) -> Shape | None:
+    def prepare(self, name: str) -> JobShape | None:
         """The job's shape; None where it may not start, which the stage of that name explains.
 
         Raises UsageError for a shape that cannot fit.
@@ -178,7 +178,7 @@ class TorchJob:
         """The planned world size; 0 before there is a plan."""
         return self.shape.ranks_per_node * len(self.members) if self.shape else 0
 
-    def _orders(self, parts: JobPlan, seconds: float) -> dict[int, wire.Job]:
+    def _orders(self, parts: JobPlan, seconds: float) -> dict[int, wire.StartJob]:
         """One order a node. All meet where the first of them opens the store."""
         assert self.shape is not None
         addresses, where, url = (
@@ -188,7 +188,7 @@ class TorchJob:
         )
         payload = msgspec.Raw(msgspec.json.encode(parts))
         return {
-            index: wire.Job(
+            index: wire.StartJob(
                 run_id=self.run_id,
                 endpoint=where,
                 is_host=place == 0,

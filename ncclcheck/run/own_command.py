@@ -75,33 +75,33 @@ class OwnCommand:
         """What this node does of an order of node rank 0. Raises NotOurs."""
         if isinstance(order, wire.Examine):
             return self._examine(order, of_join)
-        if isinstance(order, wire.Job):
+        if isinstance(order, wire.StartJob):
             return self._job(order, of_join)
         if isinstance(order, wire.Listen):
             return replace(order, address=_address(order.address))
-        if isinstance(order, wire.Peers):
+        if isinstance(order, wire.ReachPeers):
             return replace(order, seconds=self._limited(order.seconds))
-        if isinstance(order, wire.Knock):
+        if isinstance(order, wire.KnockOrder):
             return self._knock(order)
-        if isinstance(order, wire.Init):
+        if isinstance(order, wire.InitOrder):
             return self._init(order)
         if isinstance(order, (wire.InitLook, wire.Alive, wire.Halt, wire.Stop)):
             return order
         raise NotOurs(f"for {type(order).__name__}, which no node of a join does")
 
-    def _init(self, order: wire.Init) -> wire.Init:
+    def _init(self, order: wire.InitOrder) -> wire.InitOrder:
         """The very place that was typed here: nobody chooses a port or a file of this host."""
         if not order.url or order.url != self.begin.url or not _TOKEN.fullmatch(order.token):
             raise NotOurs(f"to try {order.url[:80]!r}, which this node's command does not name")
         return replace(order, seconds=self._limited(order.seconds))
 
-    def _begins_as_typed(self, order: wire.Job) -> bool:
+    def _begins_as_typed(self, order: wire.StartJob) -> bool:
         """A second job has a file of its own: the first one's name and the time."""
         more = r"(?:\.\d{1,20})?" if self.begin.init == "file" else ""
         typed = re.fullmatch(re.escape(self.begin.url) + more, order.init_method)
         return order.start == self.begin.start and typed is not None
 
-    def _knock(self, order: wire.Knock) -> wire.Knock:
+    def _knock(self, order: wire.KnockOrder) -> wire.KnockOrder:
         """A few ports that no service of the system has: nobody may search the network from here."""
         if len(order.doors) > wire.MOST_KNOCKS or any(door.tcp_port < LEAST_PORT for door in order.doors):
             raise NotOurs(f"to connect to {len(order.doors)} ports that no node of a job has open")
@@ -125,7 +125,7 @@ class OwnCommand:
         )
         return wire.Examine(plan=msgspec.Raw(msgspec.json.encode(own)), seconds=self._limited(order.seconds))
 
-    def _job(self, order: wire.Job, of_join: secret.Secret) -> wire.Job:
+    def _job(self, order: wire.StartJob, of_join: secret.Secret) -> wire.StartJob:
         if not _RUN_ID.fullmatch(order.run_id) or not _ENDPOINT.fullmatch(order.endpoint):
             raise NotOurs(f"a job named {order.run_id!r} at {order.endpoint!r}")
         most = self.nproc_per_node or max(_MOST_RANKS, os.cpu_count() or 1)
@@ -144,7 +144,7 @@ class OwnCommand:
             seconds=self._limited(order.seconds),
         )
 
-    def _parts(self, order: wire.Job, of_join: secret.Secret) -> JobPlan:
+    def _parts(self, order: wire.StartJob, of_join: secret.Secret) -> JobPlan:
         parts = _decoded(order.plan, JobPlan)
         if parts.injected and not self.injected:
             raise NotOurs(f"the fault {parts.injected[0].kind!r}, which this node's command does not inject")

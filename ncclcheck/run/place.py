@@ -15,7 +15,7 @@ from ncclcheck.run.stages import Stages
 _INIT_S = 4.0  # s for names, connections and files of the init method; two lost SYNs are sent again meanwhile
 
 
-class Place:
+class MeetingPlace:
     """One for all jobs of a run. url: of the init method, empty for env:// and until one is chosen."""
 
     def __init__(self, stages: Stages, begin: JobStart) -> None:
@@ -40,7 +40,7 @@ class Place:
         with self._stages.stage("init", f"trying {self.url} on every node"):
             token = secrets.token_hex(16)
             orders = {
-                index: wire.Init(url=self.url, token=token, hosts=index == first, seconds=seconds)
+                index: wire.InitOrder(url=self.url, token=token, hosts=index == first, seconds=seconds)
                 for index in members
             }
             names = self._stages.choice.names

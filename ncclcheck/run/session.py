@@ -16,6 +16,7 @@ from ncclcheck.base.clock import Deadline
 from ncclcheck.base.errors import Interrupted
 from ncclcheck.base.progress import Progress
 from ncclcheck.launch.agents import (
+    AgentRecord,
     Closed,
     DialledLink,
     Event,
@@ -24,7 +25,6 @@ from ncclcheck.launch.agents import (
     LoginLink,
     Looked,
     LookingLink,
-    Said,
     Signalled,
     TiedLink,
 )
@@ -135,10 +135,10 @@ class Session:
         doors = self.gathered.doors
         if len(doors) > spread.MOST_PEERS + 1:  # nobody tries them
             doors = [replace(door, spare=[]) for door in doors]
-        self._send_all(wire.Peers(doors=doors, names=names, seconds=seconds, gloo=gloo))
+        self._send_all(wire.ReachPeers(doors=doors, names=names, seconds=seconds, gloo=gloo))
         self._listen(seconds + _DOORS_S, lambda: self.gathered.have_reached(len(doors)))
 
-    def init(self, orders: Mapping[int, wire.Init], nodes: list[str], seconds: float) -> None:
+    def init(self, orders: Mapping[int, wire.InitOrder], nodes: list[str], seconds: float) -> None:
         """Let every node open its side of the init method's place, then look at it. Raises Interrupted.
 
         nodes: the names of those that take part, that of rank 0 first.
@@ -159,14 +159,14 @@ class Session:
         doors = [node.door for node in nodes if node.name in silent and node.door][: wire.MOST_KNOCKS]
         asked = [node for node in nodes if node.name not in silent and node.closed is None][:_MOST_KNOCKING]
         for node in asked if doors else ():
-            self._send(node.index, wire.Knock(doors=doors, seconds=seconds))
+            self._send(node.index, wire.KnockOrder(doors=doors, seconds=seconds))
         self._dial_lost([node.index for node in nodes if node.name in silent][:_MOST_LOOKS])
         if doors:
             self._listen(seconds + _GRACE, lambda: all(node.knocked or node.closed for node in asked))
 
     def job(
         self,
-        orders: Mapping[int, wire.Job],
+        orders: Mapping[int, wire.StartJob],
         seconds: float,
         only: Collection[str] | None = None,
         world: int = 0,
@@ -280,11 +280,11 @@ class Session:
         self.gathered.take(event)
         if isinstance(event, Looked) or (isinstance(event, Closed) and event.detail):
             self._looking.discard(event.node)  # what it said is worth more than a look
-        if not isinstance(event, Said):
+        if not isinstance(event, AgentRecord):
             return
         if self._stall is not None:
             self._stall.heard(event.record)
-        if isinstance(event.record, wire.Step) and event.record.rank in (None, 0):
+        if isinstance(event.record, wire.StepNotice) and event.record.rank in (None, 0):
             self.progress.step(event.record.text)
 
 

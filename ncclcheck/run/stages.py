@@ -12,7 +12,7 @@ from ncclcheck.base import wire
 from ncclcheck.base.clock import Deadline
 from ncclcheck.base.progress import Progress
 from ncclcheck.launch.agents import Events
-from ncclcheck.launch.choose import Choice
+from ncclcheck.launch.choose import LauncherChoice
 from ncclcheck.probes.facts import Cluster, Job, Node, Unread, at, value_or
 from ncclcheck.probes.machine import process
 from ncclcheck.reports.judgement.findings import State
@@ -37,14 +37,16 @@ class Stages:
     """One run: its session, and how its stages went."""
 
     options: Options
-    choice: Choice
+    choice: LauncherChoice
     session: Session
     deadline: Deadline
     progress: Progress
     done: list[Stage] = field(default_factory=list)
 
     @classmethod
-    def start(cls, options: Options, choice: Choice, events: Events, seconds: float, progress: Progress) -> Stages:
+    def start(
+        cls, options: Options, choice: LauncherChoice, events: Events, seconds: float, progress: Progress
+    ) -> Stages:
         """Start the agents of all nodes, and in a join wait for them; the deadline counts from then."""
         process.adopt_orphans()  # what a killed agent leaves behind comes to us, and ends with us
         links = choice.start(events, progress, *agent_options(options, seconds))
@@ -52,10 +54,10 @@ class Stages:
         return cls(options, choice, Session(links, events, deadline, progress), deadline, progress)
 
     @contextmanager
-    def stage(self, name: str, says: str) -> Iterator[_Outcome]:
+    def stage(self, name: str, says: str) -> Iterator[_StageOutcome]:
         """Announce a stage, time it, and keep how it went also where it is interrupted."""
         self.progress.stage(says)
-        begun, outcome = time.monotonic(), _Outcome()
+        begun, outcome = time.monotonic(), _StageOutcome()
         try:
             yield outcome
         except BaseException:
@@ -93,7 +95,7 @@ class Stages:
         listen = {index: wire.Listen(address=link.address) for index, link in links.items()}
         self.session.reach(listen, names, seconds, self._told_by_gloo(links))
 
-    def _told_by_gloo(self, links: Mapping[int, lan.Link]) -> dict[int, str]:
+    def _told_by_gloo(self, links: Mapping[int, lan.LanPlace]) -> dict[int, str]:
         """By node index: the address that gloo would tell, where the job uses it and it is another one.
 
         A link-local address is none that can be tried without its interface there.
@@ -133,10 +135,10 @@ class Stages:
         """Whether nodes have tried the ways to each other."""
         return any(stage.name == "reach" and stage.state is State.OK for stage in self.done)
 
-    def links(self) -> dict[int, lan.Link]:
+    def links(self) -> dict[int, lan.LanPlace]:
         """By node index: the interface and address that the job would use there."""
         cluster = self.cluster()
-        links: dict[int, lan.Link] = {}
+        links: dict[int, lan.LanPlace] = {}
         for index, node in self.indexed():
             if not isinstance(at(node, "network.interfaces"), Unread):
                 link = lan.link(node, lan.choice_of_job(cluster, node))
@@ -175,7 +177,7 @@ class Stages:
 
 
 @dataclass
-class _Outcome:
+class _StageOutcome:
     """State and reason of a stage that runs; the body of the `with` changes them."""
 
     state: State = State.OK

@@ -25,13 +25,13 @@ class Stall:
 
     def heard(self, record: wire.FromAgent) -> None:
         """Agents look at their ranks all the time: only what differs from their last look is a move."""
-        if isinstance(record, wire.Rank):
+        if isinstance(record, wire.RankReport):
             rank = record.state
             look = (rank.phase, rank.last_step, rank.ticks)
             if self._known.get(rank.rank) == look:
                 return
             self._known[rank.rank] = look
-        elif not isinstance(record, (wire.Step, wire.Result, wire.JobEnded)):
+        elif not isinstance(record, (wire.StepNotice, wire.RankResult, wire.JobEnded)):
             return
         self._moved, self._told = self._clock(), 0
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from ncclcheck.probes.facts import Measurements, together
 from ncclcheck.probes.job.context import JobPlan
 from ncclcheck.run.jobs import TorchJob
-from ncclcheck.run.place import Place
+from ncclcheck.run.place import MeetingPlace
 from ncclcheck.run.plan.bench_plan import BenchOptions
 from ncclcheck.run.stages import Stages
 
@@ -35,7 +35,7 @@ class Turns:
         stages: Stages,
         wanted: BenchOptions,
         settings: Mapping[str, str | None],
-        place: Place | None = None,
+        place: MeetingPlace | None = None,
         longest: float = 0.0,
     ) -> None:
         self.stages = stages

@@ -7,7 +7,7 @@ import time
 
 from ncclcheck.probes.box.journal import AGAIN, NEW, Journal
 from ncclcheck.probes.facts.guard.secrets import masked
-from ncclcheck.watch.lines import Lines
+from ncclcheck.watch.lines import RankLines
 
 _HEAD = 8 * 2**20  # bytes: the start, with its versions and settings
 _TAIL = 4 * 2**20  # each of two files in turn: the end, which is what a job that dies is asked about
@@ -23,7 +23,7 @@ class Copy:
         self._file, self._left, self._turn = os.open(os.path.join(node, "output.log"), NEW, 0o600), _HEAD, -1
         self._times = Journal(os.path.join(node, "output"), 2 * _TIMES)
         self._later: Journal | None = None
-        self._lines = Lines(node)
+        self._lines = RankLines(node)
         self._held: dict[str, bytes] = {}
         self._at = 0
 

@@ -136,7 +136,7 @@ def remove_after_success(box: str, node: str) -> None:
     remove(box, node)
 
 
-def is_first_to_fail(node: str, others: Sequence[folders.Node]) -> bool:
+def is_first_to_fail(node: str, others: Sequence[folders.BoxFolder]) -> bool:
     """Whether the page is to be printed here: once for a job."""
     return not [other for other in others if other.status and other.folder < node]
 

@@ -18,7 +18,7 @@ _MOST = 8 * 16_384
 Run = tuple[int, int]  # pid, 0 for unknown; lines that follow each other
 
 
-class Lines:
+class RankLines:
     """The named pipe by which ranks tell, and what they have told."""
 
     def __init__(self, node: str) -> None:

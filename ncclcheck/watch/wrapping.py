@@ -50,7 +50,7 @@ class Got(NamedTuple):
     of_group: bool
 
 
-class Told(NamedTuple):
+class Callbacks(NamedTuple):
     """What is to be said of the job while it runs."""
 
     printed: Callable[[str, bytes], None]
@@ -59,13 +59,13 @@ class Told(NamedTuple):
     spoke: Callable[[bytes], None]
 
 
-def run(argv: Sequence[str], env: Mapping[str, str], told: Told) -> int:
+def run(argv: Sequence[str], env: Mapping[str, str], told: Callbacks) -> int:
     """Start it and wait for it; its status as subprocess gives it, negative for a signal. Raises OSError."""
     taken = [signals for signals in _FORWARDED if signal.getsignal(signals) != signal.SIG_IGN]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, taken)
-    group = _Group(taken, before)
+    group = _SignalGroup(taken, before)
     try:
-        streams = _Streams()
+        streams = _OutputStreams()
         child = subprocess.Popen(
             [*argv], env={**env, OUTPUT: streams.identities()}, stdout=streams.given(1), stderr=streams.given(2),
             preexec_fn=lambda: _restore(before),  # noqa: PLW1509 - no thread has been started yet
@@ -81,14 +81,14 @@ def _restore(mask: set[int | signal.Signals]) -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
 
-class _Group:
+class _SignalGroup:
     """The process that only notices which signals the group was sent."""
 
     def __init__(self, taken: Sequence[signal.Signals], before: set[int | signal.Signals]) -> None:
         self.taken = taken
-        self.said, tell = os.pipe()
+        self.wakeup, tell = os.pipe()
         alive, self._hold = os.pipe()
-        os.set_blocking(self.said, False)
+        os.set_blocking(self.wakeup, False)
         self._pid = os.fork()
         if self._pid:
             os.close(tell)
@@ -96,7 +96,7 @@ class _Group:
             return
         try:  # the child: it never returns
             os.close(self._hold)
-            os.close(self.said)
+            os.close(self.wakeup)
             for signals in taken:
                 signal.signal(signals, lambda number, _: os.write(tell, bytes([number])) and None)
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
@@ -108,19 +108,19 @@ class _Group:
         """Whether it was sent this signal too, now."""
         until = time.monotonic() + _TOGETHER_S
         while (left := until - time.monotonic()) > 0:
-            if select.select([self.said], [], [], left)[0] and number in os.read(self.said, 64):
+            if select.select([self.wakeup], [], [], left)[0] and number in os.read(self.wakeup, 64):
                 return True
         return False
 
     def end(self) -> None:
         """It leaves when we do; now where we go on."""
         os.close(self._hold)
-        os.close(self.said)
+        os.close(self.wakeup)
         with suppress(ChildProcessError):
             os.waitpid(self._pid, 0)
 
 
-class _Streams:
+class _OutputStreams:
     """A pipe for each of stdout and stderr, one for both where they are the same file; a pty for a terminal."""
 
     def __init__(self) -> None:
@@ -197,7 +197,9 @@ def _identity(number: int) -> tuple[int, int, int] | None:
 class _Conversation:
     """What passes between the job and its surroundings until it ends."""
 
-    def __init__(self, child: subprocess.Popen[bytes], streams: _Streams, group: _Group, told: Told) -> None:
+    def __init__(
+        self, child: subprocess.Popen[bytes], streams: _OutputStreams, group: _SignalGroup, told: Callbacks
+    ) -> None:
         self._child, self._streams, self._group, self._told = child, streams, group, told
         self._watcher = told.started(child.pid)
         self._took, self._told_of = threading.Event(), threading.Event()

@@ -11,7 +11,7 @@ import pytest
 
 from ncclcheck.base import progress
 from ncclcheck.probes.facts import Cluster, Job, JobEnd, Measurements, Run, Silence
-from ncclcheck.probes.logs.reading import Reading
+from ncclcheck.probes.logs.reading import LogReading
 from ncclcheck.reports.judgement import jsondoc
 from ncclcheck.reports.output import junit, markdown, prometheus
 from ncclcheck.reports.text.words.visible import in_json, visible
@@ -81,7 +81,7 @@ def test_a_line_of_a_log(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     line = EVIL.replace("\n", "")
     log = f"gpu-a17:4711:4800 [3] misc/socket.cc:50 NCCL WARN Connect to {line} failed\n" * 2
     log += f"[rank0]: RuntimeError: {line} NCCL error in: x.cpp:1, unhandled system error\n"
-    reading = Reading()
+    reading = LogReading()
     reading.take(f"{EVIL}.log", io.BytesIO(log.encode()))
     cluster = Cluster(command="logs", measurements=Measurements(logs=reading.logs()))
     document = finish.make(cluster, Options(command="logs"), finish.Story("2026-01-01", 1.0))

@@ -37,13 +37,13 @@ def _examine(**changes: Any) -> wire.Examine:
     return wire.Examine(plan=msgspec.Raw(msgspec.json.encode(plan)), seconds=1e9)
 
 
-def _job(parts: JobPlan | None = None, **changes: Any) -> wire.Job:
+def _job(parts: JobPlan | None = None, **changes: Any) -> wire.StartJob:
     given: dict[str, Any] = {
         "run_id": RUN_ID, "endpoint": "10.0.0.1:4000", "is_host": False, "local_addr": "10.0.0.2", "nodes": 2,
         "ranks_per_node": 2, "backend": "gloo", "env": {}, "seconds": 20.0,
         "plan": msgspec.Raw(msgspec.json.encode(parts or JobPlan())),
     }  # fmt: skip
-    return wire.Job(**{**given, **changes})
+    return wire.StartJob(**{**given, **changes})
 
 
 def _training(**changes: Any) -> JobPlan:
@@ -51,7 +51,7 @@ def _training(**changes: Any) -> JobPlan:
 
 
 def _plan(order: wire.FromLauncher, kind: type[Any]) -> Any:
-    assert isinstance(order, (wire.Job, wire.Examine))
+    assert isinstance(order, (wire.StartJob, wire.Examine))
     return msgspec.json.decode(order.plan, type=kind)
 
 
@@ -154,7 +154,7 @@ def test_what_was_typed_here_is_taken() -> None:
     crash = JobPlan(injected=[Injection(kind="crash", rank=0)])
     order = _job(crash, env={"NCCL_NET_PLUGIN": "aws"}, ranks_per_node=200, seconds=500.0)
     taken = own.taken(order, SECRET)
-    assert isinstance(taken, wire.Job)
+    assert isinstance(taken, wire.StartJob)
     assert (taken.env, taken.seconds) == ({"NCCL_NET_PLUGIN": "aws"}, 100)
 
 
@@ -193,13 +193,13 @@ TYPED = OwnCommand(begin=JobStart("spawn", "file", "file:///shared/init"), secon
 TOKEN = "0123456789abcdef" * 2
 
 
-def _init(url: str = "file:///shared/init", token: str = TOKEN) -> wire.Init:
-    return wire.Init(url=url, token=token, hosts=False, seconds=1e9)
+def _init(url: str = "file:///shared/init", token: str = TOKEN) -> wire.InitOrder:
+    return wire.InitOrder(url=url, token=token, hosts=False, seconds=1e9)
 
 
 def test_the_typed_init_method_is_tried_for_a_while() -> None:
     taken = TYPED.taken(_init(), SECRET)
-    assert isinstance(taken, wire.Init)
+    assert isinstance(taken, wire.InitOrder)
     assert (taken.url, taken.token, taken.seconds) == ("file:///shared/init", TOKEN, 100)
 
 
@@ -217,7 +217,7 @@ def test_the_typed_init_method_is_tried_for_a_while() -> None:
         (OwnCommand(seconds=100), _init("")),
     ],
 )
-def test_no_other_place_is_tried(own: OwnCommand, order: wire.Init) -> None:
+def test_no_other_place_is_tried(own: OwnCommand, order: wire.InitOrder) -> None:
     with pytest.raises(NotOurs):
         own.taken(order, SECRET)
 

@@ -20,8 +20,8 @@ from tests.helpers.results import GONE, MIB, bench, port, row, slower, write, xi
 
 
 def against(before: Cluster, after: Cluster, code: str, **policy: Any) -> Any:
-    held = replace(after, baseline=Baseline(name="b.json", cluster=before), policy=Policy(**policy))
-    return judge(held, [rule for rule in all_rules() if rule.code == code])[0]
+    cluster = replace(after, baseline=Baseline(name="b.json", cluster=before), policy=Policy(**policy))
+    return judge(cluster, [rule for rule in all_rules() if rule.code == code])[0]
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_thresholds_and_simulation() -> None:
     assert against(before, after, "BEN006", thresholds={"BEN006.floor_percent": 60}).state.value == "ok"
     assert against(before, after, "BEN006", thresholds={"BEN006.fail_percent": 50}).state.value == "warn"
     sides = (before, after, bench(row(2500)))
-    alike = [replace(one, job=replace(one.job, simulated=True)) for one in sides]
+    alike = [replace(side, job=replace(side.job, simulated=True)) for side in sides]
     assert against(alike[0], alike[1], "BEN006").state.value == "ok"
     assert against(alike[0], alike[2], "BEN006").state.value == "warn"
 
@@ -76,10 +76,10 @@ def test_without_a_baseline_nothing_is_judged(code: str) -> None:
 
 def test_report_renders_what_was_saved(ncclcheck: Command, tmp_path: Path) -> None:
     write(tmp_path, "a.json", "one-flipped-bit")
-    told, again = ncclcheck("report", "a.json"), ncclcheck("bench", "--from", "a.json")
-    assert (told.out, told.code) == (again.out, again.code)
-    assert "BEN001" in told.out
-    assert told.code == 1
+    ran, again = ncclcheck("report", "a.json"), ncclcheck("bench", "--from", "a.json")
+    assert (ran.out, ran.code) == (again.out, again.code)
+    assert "BEN001" in ran.out
+    assert ran.code == 1
 
 
 def test_report_compares_two_files(ncclcheck: Command, tmp_path: Path) -> None:
@@ -104,10 +104,10 @@ def test_the_comparison_as_json_is_one_document(ncclcheck: Command, tmp_path: Pa
     slower(tmp_path, "b.json", 2.0)
     ran = ncclcheck("report", "--compare", "a.json", "b.json", "-o", "json")
     assert ran.out.count("\n") == 1
-    found = msgspec.json.decode(ran.out, type=compare.Result)
-    assert (found.state, found.exit_code, ran.code) == ("worse", 1, 1)
-    assert (found.before.file, found.after.file) == ("a.json", "b.json")
-    assert {row.verdict for row in found.rows} == {"worse"}
+    result = msgspec.json.decode(ran.out, type=compare.ComparisonResult)
+    assert (result.state, result.exit_code, ran.code) == ("worse", 1, 1)
+    assert (result.before.file, result.after.file) == ("a.json", "b.json")
+    assert {row.verdict for row in result.rows} == {"worse"}
 
 
 def test_env_and_bench_against_a_baseline(ncclcheck: Command, tmp_path: Path) -> None:

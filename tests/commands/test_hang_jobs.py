@@ -104,9 +104,9 @@ def _wait_for(folder: Path, case: Case, ranks: int) -> None:
 
 def _seen(name: str) -> RunningJob:
     """These jobs are seconds old; the rules would say that they are starting, so they are made older."""
-    told = msgspec.convert(look.look(3.0, proc.Proc(), stacks=False), Live)
-    old = [replace(one, age_s=one.age_s + START_S) for one in told.processes]
-    return next(job for job in jobs([replace(told, processes=old)]) if job.name == name)
+    live = msgspec.convert(look.look(3.0, proc.Proc(), stacks=False), Live)
+    old = [replace(process, age_s=process.age_s + START_S) for process in live.processes]
+    return next(job for job in jobs([replace(live, processes=old)]) if job.name == name)
 
 
 def _holds(case: Case, folder: Path) -> None:
@@ -116,7 +116,7 @@ def _holds(case: Case, folder: Path) -> None:
         if case.kind == "missing":
             assert tuple(job.missing) == case.who
         elif case.who:
-            assert tuple({one.rank for one in found.who}) == case.who
+            assert tuple({process.rank for process in found.who}) == case.who
 
 
 @pytest.mark.parametrize("case", IN_THE_GATE, ids=lambda case: case.fault)

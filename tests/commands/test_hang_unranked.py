@@ -83,7 +83,7 @@ def _seen(name: str, inside: bool) -> RunningJob:
     """These jobs are seconds old; the rules would say that they are starting, so they are made older."""
     told = look.look(3.0, proc.Proc(), stacks=False, inside=inside)
     live = msgspec.convert(told, Live)
-    old = [replace(one, age_s=one.age_s + START_S) for one in live.processes]
+    old = [replace(process, age_s=process.age_s + START_S) for process in live.processes]
     return next(job for job in jobs([replace(live, processes=old)]) if job.name == name)
 
 
@@ -91,7 +91,7 @@ def _holds(case: Case, folder: Path) -> None:
     with _job(case, folder) as (job, pids):
         found = judged(job)
         assert found.kind == case.kind, job
-        by_pid = {one.pid: one for one in job.ranks}
+        by_pid = {rank.pid: rank for rank in job.ranks}
         assert {*by_pid} == {*pids}
         assert job.world == 3
         assert (by_pid[pids[0]].rank, by_pid[pids[1]].rank_by) == (0, case.by)
@@ -100,7 +100,7 @@ def _holds(case: Case, folder: Path) -> None:
         if case.kind == "missing":
             assert job.missing == [1]
         elif case.kind == "sleeping":
-            assert [one.pid for one in found.who] == [pids[1]]
+            assert [process.pid for process in found.who] == [pids[1]]
             known = case.by != "nothing"
             said = "rank 1" if known else f"process {pids[1]} (rank unknown)"
             assert (words.ranks(found.who), words.where(found.who).rank) == (said, 1 if known else None)

@@ -250,8 +250,8 @@ def test_a_line_is_of_the_process_that_its_prefix_stands_for(mine: str, other: s
 def test_without_lines_of_nccl_only_what_the_prefix_says_is_known(
     prefix: str, host: str, rank: int | None
 ) -> None:
-    found = _errors(f"{prefix}{_SAID}\n")
-    assert [(event.host, event.rank) for event in found] == ([] if prefix == "error: " else [(host, rank)])
+    events = _errors(f"{prefix}{_SAID}\n")
+    assert [(event.host, event.rank) for event in events] == ([] if prefix == "error: " else [(host, rank)])
 
 
 def test_a_file_of_one_process_is_its_own() -> None:
@@ -399,7 +399,7 @@ def test_an_empty_folder_beside_a_log_is_a_note(told: Told, tmp_path: Path) -> N
     (tmp_path / "flight").mkdir()
     code, document = told("train.log", "flight")
     assert (code, _cause(document)[0]) == (1, "LOG050")
-    (verdict,) = [one for one in document.verdicts if one.code == "LOG003"]
+    (verdict,) = [verdict for verdict in document.verdicts if verdict.code == "LOG003"]
     assert (verdict.findings[0].state.value, verdict.findings[0].what) == ("note", "flight holds no file")
     with pytest.raises(UsageError, match="'flight' holds no file"):
         told("flight")

@@ -16,7 +16,7 @@ from ncclcheck.probes.facts import Collective, Connections, Gpus, Node, Transpor
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.run.plan import bench_plan
-from ncclcheck.run.plan.bench_plan import BenchOptions, Shape
+from ncclcheck.run.plan.bench_plan import BenchOptions, JobShape
 from tests.conftest import Command, environment
 
 NCCL = BenchOptions(backend="nccl")
@@ -41,12 +41,12 @@ def test_simulated_nodes_share_gpus_where_nccl_is_asked_for(
 @pytest.mark.parametrize(
     ("shape", "visible", "expected"),
     [
-        (Shape("nccl", 1), ["0"], [["0"], ["0"]]),
-        (Shape("nccl", 1), ["GPU-a", "GPU-b"], [["GPU-a"], ["GPU-b"], ["GPU-a"]]),
-        (Shape("nccl", 2), ["4", "5", "6", "7"], [["4", "5"], ["6", "7"]]),
+        (JobShape("nccl", 1), ["0"], [["0"], ["0"]]),
+        (JobShape("nccl", 1), ["GPU-a", "GPU-b"], [["GPU-a"], ["GPU-b"], ["GPU-a"]]),
+        (JobShape("nccl", 2), ["4", "5", "6", "7"], [["4", "5"], ["6", "7"]]),
     ],
 )
-def test_every_node_is_given_its_gpus(shape: Shape, visible: list[str], expected: list[list[str]]) -> None:
+def test_every_node_is_given_its_gpus(shape: JobShape, visible: list[str], expected: list[list[str]]) -> None:
     assert [bench_plan.gpus_of(index, shape, visible) for index in range(len(expected))] == expected
 
 
@@ -56,7 +56,7 @@ def test_real_nodes_and_several_ranks_share_nothing() -> None:
     with pytest.raises(UsageError, match="2 nodes that share 1 GPU have one rank each"):
         bench_plan.shape(BenchOptions(backend="nccl", nproc_per_node=2), _nodes(2, 1), simulated=True)
     assert bench_plan.shape(BenchOptions(), _nodes(2, 1), simulated=True).backend == "gloo"
-    assert bench_plan.shape(NCCL, _nodes(2, 1), simulated=False) == Shape("nccl", 1)
+    assert bench_plan.shape(NCCL, _nodes(2, 1), simulated=False) == JobShape("nccl", 1)
 
 
 def _bare(backend: str, size: int, iterations: int) -> float:
@@ -97,22 +97,22 @@ def _failed(document: Document) -> list[str]:
 
 def _kinds(connections: list[Connections]) -> Counter[str]:
     counted: Counter[str] = Counter()
-    for one in connections:
-        counted[one.kind] += one.count
+    for connection in connections:
+        counted[connection.kind] += connection.count
     return counted
 
 
-def _agrees(told: Transport, log: str) -> None:
+def _agrees(transport: Transport, log: str) -> None:
     """What the facts say of a rank is what its log says, by a few patterns of our own."""
-    assert isinstance(told.version, str)
-    assert isinstance(told.connections, list)
+    assert isinstance(transport.version, str)
+    assert isinstance(transport.connections, list)
     vias = re.findall(r"\] via (\w+/\w+)(?:\S*(/GDRDMA))?", log)
-    assert _kinds(told.connections) == Counter(map("".join, vias))
-    assert told.completed == len(set(re.findall(r"comm (0x[0-9a-f]+) .* - Init COMPLETE", log)))
+    assert _kinds(transport.connections) == Counter(map("".join, vias))
+    assert transport.completed == len(set(re.findall(r"comm (0x[0-9a-f]+) .* - Init COMPLETE", log)))
     versions = re.findall(r"NCCL version ([0-9.]+)", log)  # one rank of a communicator prints it
-    assert not versions or told.version.startswith(versions[0])
+    assert not versions or transport.version.startswith(versions[0])
     (used,) = {*re.findall(r"Bootstrap ?: Using (?:\[\d+\])?([^:\s]+):", log)}
-    assert getattr(told.bootstrap, "interface", "") == used
+    assert getattr(transport.bootstrap, "interface", "") == used
 
 
 def two_nodes(ncclcheck: Command, folder: Path) -> Collective:
@@ -128,9 +128,9 @@ def two_nodes(ncclcheck: Command, folder: Path) -> Collective:
 
     pids = {rank.rank: rank.pid for rank in document.run.ranks}
     assert {one.rank for one in document.measurements.transport} == {0, 1}
-    for one in document.measurements.transport:
-        _agrees(one, (folder / f"nccl.{pids[one.rank]}.log").read_text())
-        assert one.nnodes == 2
+    for transport in document.measurements.transport:
+        _agrees(transport, (folder / f"nccl.{pids[transport.rank]}.log").read_text())
+        assert transport.nnodes == 2
 
     rows = [row for row in document.measurements.collectives if row.op == "all_reduce" and row.time_us]
     assert all(row.correct and row.expected_gb_s is None for row in rows)

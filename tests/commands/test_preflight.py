@@ -70,7 +70,7 @@ def test_the_users_data_is_examined_and_trains_the_users_model(ncclcheck: Comman
     ran = ncclcheck(*_QUICK, "--data", "mine:data", "--model", "mine:model", "-o", "json", seconds=200)
     assert ran.code == 0, ran.err
     assert [stage.name for stage in ran.document.stages] == ["facts", "bench", "data", "smoke"]
-    assert sorted(one.node for one in ran.document.measurements.data if one.speed) == ["sim0", "sim1"]
+    assert sorted(report.node for report in ran.document.measurements.data if report.speed) == ["sim0", "sim1"]
     smoke = ran.document.measurements.smoke
     assert smoke is not None
     assert smoke.setup is not None
@@ -128,8 +128,8 @@ def _advice(variable: str, action: Literal["set", "unset", "try"]) -> Recommenda
 def test_what_did_not_survive_is_not_handed_out(survived: bool, left: list[str]) -> None:
     told = Verified(variables=["A"], survived=survived)
     cluster = Cluster(command="preflight", nodes=[], measurements=Measurements(verified=told))
-    found = verified.kept(cluster, [_advice("A", "set"), _advice("B", "try"), _advice("C", "unset")])
-    assert [one.variable for one in found] == left
+    recommendations = verified.kept(cluster, [_advice("A", "set"), _advice("B", "try"), _advice("C", "unset")])
+    assert [recommendation.variable for recommendation in recommendations] == left
 
 
 def test_a_follower_of_a_join_becomes_the_command_only_if_all_is_well(tmp_path: Path) -> None:

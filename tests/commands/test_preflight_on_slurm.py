@@ -81,5 +81,5 @@ def test_bench_loses_the_silent_node_alone() -> None:
         assert ran.returncode == 3, ran.stderr
         assert "RUN001  h2:  srun" in ran.stdout
         cluster = _saved(lab).cluster
-        assert [one.node for one in cluster.run.silent] == ["h2"]
-        assert [one.node for one in cluster.measurements.reach] == ["h1", "h3"]
+        assert [silence.node for silence in cluster.run.silent] == ["h2"]
+        assert [reach.node for reach in cluster.measurements.reach] == ["h1", "h3"]

@@ -30,7 +30,7 @@ CODES = sorted(path.name[:6] for path in FOLDER.glob("*_faulty.py"))
 def _findings(name: str = "train.py") -> dict[str, list[Finding]]:
     script = reading.read([name], [])
     verdicts = judge(Cluster(command="script", measurements=Measurements(script=script)), RULES)
-    return {one.code: one.findings for one in verdicts if one.findings}
+    return {verdict.code: verdict.findings for verdict in verdicts if verdict.findings}
 
 
 def _put(folder: Path, source: str) -> None:
@@ -51,8 +51,10 @@ def test_a_faulty_source_is_named_with_its_line(code: str, tmp_path: Path) -> No
     _put(tmp_path, f"{code}_faulty.py")
     found = _findings()
     assert code in found
-    assert all(str(one.where).startswith("train.py:") for one in found[code])
-    others = {other for other, findings in found.items() for one in findings if one.state is not State.NOTE}
+    assert all(str(finding.where).startswith("train.py:") for finding in found[code])
+    others = {
+        other for other, findings in found.items() for finding in findings if finding.state is not State.NOTE
+    }
     assert others <= {code}
 
 
@@ -61,13 +63,13 @@ def test_its_sound_twin_is_silent(code: str, tmp_path: Path) -> None:
     _put(tmp_path, f"{code}_sound.py")
     found = _findings()
     assert code not in found
-    assert not [one for findings in found.values() for one in findings if one.state is not State.NOTE]
+    assert not [finding for findings in found.values() for finding in findings if finding.state is not State.NOTE]
 
 
 @pytest.mark.parametrize("code", CODES)
 def test_a_printed_diff_ends_the_finding(code: str, tmp_path: Path) -> None:
     _put(tmp_path, f"{code}_faulty.py")
-    remedies = [remedy for one in _findings()[code] for remedy in one.remedies if remedy.commands]
+    remedies = [remedy for finding in _findings()[code] for remedy in finding.remedies if remedy.commands]
     assert bool(remedies) == (code not in _WITHOUT_DIFF)
     before = {*_findings()}
     for remedy in remedies:
@@ -87,7 +89,7 @@ def _states(code: str, lines: str, arguments: list[str] | None = None, nodes: in
     Path("train.py").write_text(head + lines)
     script = reading.read(["train.py"], arguments or [], nodes)
     verdicts = judge(Cluster(command="script", measurements=Measurements(script=script)), RULES)
-    return [one.state for verdict in verdicts if verdict.code == code for one in verdict.findings]
+    return [finding.state for verdict in verdicts if verdict.code == code for finding in verdict.findings]
 
 
 _TAKEN = """def main(rank):
@@ -511,9 +513,11 @@ _SAVED = 'dist.init_process_group("nccl")\ndef save(net):\n    torch.save(net.st
 )  # fmt: skip
 def test_no_diff_where_the_file_is_used_after_it_is_saved(later: str, has_diff: bool) -> None:
     assert _states("SCR004", _SAVED.format(later)) == [State.WARN]
-    diffs = [command for one in _findings()["SCR004"] for remedy in one.remedies for command in remedy.commands]
+    diffs = [
+        command for finding in _findings()["SCR004"] for remedy in finding.remedies for command in remedy.commands
+    ]
     assert bool(diffs) == has_diff
-    assert all("if not dist.is_initialized() or dist.get_rank() == 0:" in one for one in diffs)
+    assert all("if not dist.is_initialized() or dist.get_rank() == 0:" in diff for diff in diffs)
 
 
 @pytest.mark.parametrize(
@@ -524,7 +528,12 @@ def test_no_diff_where_the_file_is_used_after_it_is_saved(later: str, has_diff: 
 def test_parameters_that_may_be_unused_are_asked_for(before: str, more: str, count: int, has_diff: bool) -> None:
     wrap = f"net = torch.nn.parallel.DistributedDataParallel(net, find_unused_parameters=True{more})\n"
     assert _states("SCR016", f'dist.init_process_group("nccl")\n{before}{wrap}') == [State.NOTE] * count
-    diffs = [command for one in _findings().get("SCR016", []) for fix in one.remedies for command in fix.commands]
+    diffs = [
+        command
+        for finding in _findings().get("SCR016", [])
+        for fix in finding.remedies
+        for command in fix.commands
+    ]
     assert bool(diffs) == has_diff
 
 
@@ -578,7 +587,7 @@ dist.init_process_group("nccl",
 @pytest.mark.parametrize("code", ["SCR012", "SCR026"])
 def test_a_fix_brings_what_it_needs(code: str, more: str, default: str, tmp_path: Path) -> None:
     Path("train.py").write_text(_SEVERAL.format(more, default))
-    (remedy,) = (fix for one in _findings()[code] for fix in one.remedies)
+    (remedy,) = (fix for finding in _findings()[code] for fix in finding.remedies)
     subprocess.run(
         ["patch", "-p0"], input=f"{remedy.commands[0]}\n", text=True, cwd=tmp_path, check=True, timeout=20
     )
@@ -605,7 +614,9 @@ loader = torch.utils.data.DataLoader(data, shuffle=True, sampler=sampler)
 )  # fmt: skip
 def test_a_run_without_a_group_still_shuffles(before: str, given: str, tmp_path: Path) -> None:
     assert _states("SCR008", _SHUFFLED.format(before)) == [State.FAIL]
-    (diff,) = (command for one in _findings()["SCR008"] for fix in one.remedies for command in fix.commands)
+    (diff,) = (
+        command for finding in _findings()["SCR008"] for fix in finding.remedies for command in fix.commands
+    )
     subprocess.run(["patch", "-p0"], input=f"{diff}\n", text=True, cwd=tmp_path, check=True, timeout=20)
     assert given in Path("train.py").read_text()
     assert "SCR008" not in _findings()
@@ -625,7 +636,9 @@ for epoch in range(9):
 
 def test_the_epoch_is_given_through_the_loader(tmp_path: Path) -> None:
     assert _states("SCR009", f'dist.init_process_group("nccl")\n{_PARTS}') == [State.WARN]
-    (diff,) = (command for one in _findings()["SCR009"] for fix in one.remedies for command in fix.commands)
+    (diff,) = (
+        command for finding in _findings()["SCR009"] for fix in finding.remedies for command in fix.commands
+    )
     subprocess.run(["patch", "-p0"], input=f"{diff}\n", text=True, cwd=tmp_path, check=True, timeout=20)
     assert '    if hasattr(batches.sampler, "set_epoch"):\n        batches.sampler.set_epoch(epoch)\n' in (
         Path("train.py").read_text()
@@ -647,7 +660,7 @@ def test_the_epoch_is_given_through_the_loader(tmp_path: Path) -> None:
 def test_the_epoch_is_given_by_a_name_that_is_there(parts: str, line: str) -> None:
     """A sampler that is made within the call of its loader has the loader's name; what an epoch makes has none."""
     assert _states("SCR009", f'dist.init_process_group("nccl")\n{parts}') == [State.WARN]
-    diffs = [command for one in _findings()["SCR009"] for fix in one.remedies for command in fix.commands]
+    diffs = [command for finding in _findings()["SCR009"] for fix in finding.remedies for command in fix.commands]
     assert [f"+{line}" in diff for diff in diffs] == ([True] if line else [])
 
 
@@ -658,7 +671,7 @@ def test_imports_of_the_folder_are_followed(tmp_path: Path) -> None:
     (tmp_path / "tools").mkdir()
     (tmp_path / "tools/__init__.py").write_text("")
     (tmp_path / "tools/comm.py").write_text("import torch.distributed as dist\ndef sync():\n    dist.barrier()\n")
-    assert [str(one.where) for one in _findings()["SCR002"]] == ["train.py:3"]
+    assert [str(finding.where) for finding in _findings()["SCR002"]] == ["train.py:3"]
 
 
 _OWN_ADDRESS = """from datetime import timedelta
@@ -682,7 +695,9 @@ def test_tcp_with_a_rank_that_torchrun_gave(rank: str, before: str, states: list
 @pytest.mark.timeout(300)
 def test_that_job_never_meets_and_its_fix_lets_it(tmp_path: Path) -> None:
     _states("SCR021", _OWN_ADDRESS.format(free_port("127.0.0.1"), _GIVEN))
-    (diff,) = (command for one in _findings()["SCR021"] for fix in one.remedies for command in fix.commands)
+    (diff,) = (
+        command for finding in _findings()["SCR021"] for fix in finding.remedies for command in fix.commands
+    )
     argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2"]
     argv.append(f"--master-port={free_port('127.0.0.1')}")
     codes = []
@@ -698,13 +713,13 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "out.py").write_text("x = 1\n")
     (tmp_path / "in/other.py").symlink_to(tmp_path / "out.py")
     (tmp_path / "in/train.py").write_text("import other\n")
-    assert [one.name for one in reading.read(["in/train.py"], []).files] == ["in/train.py"]
+    assert [file.name for file in reading.read(["in/train.py"], []).files] == ["in/train.py"]
 
 
 def test_an_import_that_is_broken_is_unknown(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import broken\n")
     (tmp_path / "broken.py").write_text("import torch.distributed\ndef (:\n")
-    assert [one.state for one in _findings()["SCR001"]] == [State.UNKNOWN]
+    assert [finding.state for finding in _findings()["SCR001"]] == [State.UNKNOWN]
 
 
 @pytest.mark.parametrize(
@@ -770,7 +785,9 @@ def test_preflight_judges_a_script_that_it_was_given(tmp_path: Path) -> None:
     given = Measurements(script=reading.read(["train.py"], []))
     for measured, found in ((given, {"SCR002"}), (Measurements(), set())):
         verdicts = judge(Cluster(command="preflight", measurements=measured))
-        assert {one.code for one in verdicts if one.code.startswith("SCR") and one.state is State.FAIL} == found
+        assert {
+            verdict.code for verdict in verdicts if verdict.code.startswith("SCR") and verdict.state is State.FAIL
+        } == found
 
 
 def test_preflight_refuses_a_script_that_is_not_there(ncclcheck: Command) -> None:
@@ -787,14 +804,14 @@ def test_an_anonymised_result_says_what_and_where_and_quotes_nothing(code: str, 
     cluster = Cluster(command="script", measurements=Measurements(script=script))
     document = finish.make(cluster, Options(command="script", policy=cluster.policy), finish.Story("", 0.0))
     bare = anonymised(document)
-    before = [(one.code, one.state) for one in document.verdicts]
-    assert [(one.code, one.state) for one in bare.verdicts] == before
-    found = next(one.findings for one in bare.verdicts if one.code == code)
-    assert all(str(one.where).startswith("file1.py:") for one in found)
+    before = [(verdict.code, verdict.state) for verdict in document.verdicts]
+    assert [(verdict.code, verdict.state) for verdict in bare.verdicts] == before
+    findings = next(verdict.findings for verdict in bare.verdicts if verdict.code == code)
+    assert all(str(finding.where).startswith("file1.py:") for finding in findings)
     text = jsondoc.encode(bare).decode()
     assert not [word for word in ("Zebra", "Quagga", "import torch", "init_process_group(") if word in text]
     again = judge(Cluster(command="script", measurements=bare.measurements), RULES)
-    assert {one.state for one in again} == {State.UNKNOWN, State.SKIPPED}
+    assert {verdict.state for verdict in again} == {State.UNKNOWN, State.SKIPPED}
 
 
 _HERE = "import os\nimport torch\nimport torch.distributed as dist\n"
@@ -966,8 +983,8 @@ def test_every_diff_ends_its_finding_and_brings_no_other(code: str, lines: str, 
     assert _states(code, lines, nodes=2)
     source = Path("train.py").read_text()
     found = _findings_of_two()
-    for one in found[code]:
-        for diff in (command for remedy in one.remedies for command in remedy.commands):
+    for finding in found[code]:
+        for diff in (command for remedy in finding.remedies for command in remedy.commands):
             Path("train.py").write_text(source)
             subprocess.run(["patch", "-p0"], input=f"{diff}\n", text=True, cwd=tmp_path, check=True, timeout=20)
             compile(Path("train.py").read_text(), "train.py", "exec")
@@ -979,16 +996,18 @@ def test_every_diff_ends_its_finding_and_brings_no_other(code: str, lines: str, 
 def _findings_of_two() -> dict[str, list[Finding]]:
     script = reading.read(["train.py"], [], 2)
     verdicts = judge(Cluster(command="script", measurements=Measurements(script=script)), RULES)
-    return {one.code: one.findings for one in verdicts if one.findings}
+    return {verdict.code: verdict.findings for verdict in verdicts if verdict.findings}
 
 
 def test_a_rank_that_names_a_gpu_in_several_places_is_replaced_in_all() -> None:
     assert _states("SCR010", _MORE[0][1]) == [State.WARN]
-    (remedy,) = (fix for one in _findings()["SCR010"] for fix in one.remedies)
+    (remedy,) = (fix for finding in _findings()["SCR010"] for fix in finding.remedies)
     assert remedy.commands[0].count("LOCAL_RANK") == 3
     for no_diff in (_MORE[3], _MORE[5]):
         _states(no_diff[0], no_diff[1])
-        assert not [one for finding in _findings()[no_diff[0]] for fix in finding.remedies for one in fix.commands]
+        assert not [
+            command for finding in _findings()[no_diff[0]] for fix in finding.remedies for command in fix.commands
+        ]
 
 
 _SHARED_OUT = """from torch.distributed.fsdp import FullyShardedDataParallel as FSDP

@@ -35,11 +35,11 @@ def _found(lines: str, code: str) -> list[Finding]:
     Path("train.py").write_text(_HEAD + lines)
     script = reading.read(["train.py"], [])
     verdicts = judge(Cluster(command="script", measurements=Measurements(script=script)), RULES)
-    return [one for verdict in verdicts if verdict.code == code for one in verdict.findings]
+    return [finding for verdict in verdicts if verdict.code == code for finding in verdict.findings]
 
 
 def _states(lines: str, code: str) -> list[State]:
-    return [one.state for one in _found(lines, code)]
+    return [finding.state for finding in _found(lines, code)]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +155,8 @@ def test_a_rank_that_is_typed_by_hand(option: str, states: list[State]) -> None:
     ],
 )  # fmt: skip
 def test_what_comes_of_the_default_is_said(default: str, then: str, why: str) -> None:
-    (found,) = _found(_OPTION.format(f"type=int, {default}", then), "SCR012")
-    assert why in found.why
+    (finding,) = _found(_OPTION.format(f"type=int, {default}", then), "SCR012")
+    assert why in finding.why
 
 
 _TRAINED = """net = DDP(torch.nn.Linear(2, 2).cuda())

@@ -49,7 +49,7 @@ def _read(lines: str) -> Script:
 
 def _texts(lines: str, code: str) -> list[str]:
     verdicts = judge(Cluster(command="script", measurements=Measurements(script=_read(lines))), RULES)
-    return [one.what for verdict in verdicts if verdict.code == code for one in verdict.findings]
+    return [finding.what for verdict in verdicts if verdict.code == code for finding in verdict.findings]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_a_model_that_nothing_averages(more: str, faulty: bool) -> None:
     Path("train.py").write_text(f"{head}{_LOCAL}{_GROUP}{model.format(step=_STEP)}{more}\n")
     script = reading.read(["train.py"], [])
     verdicts = judge(Cluster(command="script", measurements=Measurements(script=script)), RULES)
-    found = [one.what for verdict in verdicts if verdict.code == "SCR041" for one in verdict.findings]
+    found = [finding.what for verdict in verdicts if verdict.code == "SCR041" for finding in verdict.findings]
     assert any("nothing averages" in text for text in found) is faulty
 
 

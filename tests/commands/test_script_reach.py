@@ -41,7 +41,7 @@ def _worst(lines: str, code: str) -> list[State]:
     Path("train.py").write_text(_HEAD + lines)
     script = reading.read(["train.py"], [], 2)
     verdicts = judge(Cluster(command="script", measurements=Measurements(script=script)), RULES)
-    return [one.state for verdict in verdicts if verdict.code == code for one in verdict.findings]
+    return [finding.state for verdict in verdicts if verdict.code == code for finding in verdict.findings]
 
 
 @pytest.mark.parametrize(
@@ -85,9 +85,9 @@ _VALUE = "value = torch.ones(1).cuda()\n"
     ],
 )
 def test_a_collective_that_some_ranks_come_to(lines: str) -> None:
-    found = [*_worst(_START + _VALUE + lines + _END, "SCR002"), *_worst(_START + _VALUE + lines + _END, "SCR003")]
-    assert found
-    assert {*found} <= {State.FAIL, State.WARN}
+    states = [*_worst(_START + _VALUE + lines + _END, "SCR002"), *_worst(_START + _VALUE + lines + _END, "SCR003")]
+    assert states
+    assert {*states} <= {State.FAIL, State.WARN}
     sound = (
         lines.replace("rank == 0", "data").replace("rank != 0", "not data").replace("dist.get_rank() == 0", "data")
     )

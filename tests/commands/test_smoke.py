@@ -91,9 +91,9 @@ def test_the_users_own_runs_where_it_was_typed(
     state = {verdict.code: verdict.state for verdict in ran.document.verdicts}
     told = [
         finding.what
-        for one in ran.document.verdicts
-        if one.code in ("RUN003", "TRN026")
-        for finding in one.findings
+        for verdict in ran.document.verdicts
+        if verdict.code in ("RUN003", "TRN026")
+        for finding in verdict.findings
     ]
     assert (ran.code, state["TRN003"]) == (code, State.SKIPPED if code else State.OK)
     assert fails in " ".join(told)

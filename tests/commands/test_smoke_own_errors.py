@@ -81,7 +81,7 @@ def test_a_defect_in_a_part_of_the_training_is_ours(ncclcheck: Command, tmp_path
         seconds=190,
     )  # fmt: skip
     verdicts = {verdict.code: verdict for verdict in ran.document.verdicts}
-    assert [code for code, one in verdicts.items() if one.state is State.FAIL] == []
+    assert [code for code, verdict in verdicts.items() if verdict.state is State.FAIL] == []
     (finding,) = verdicts["RUN004"].findings
     assert "KeyError: 'a defect'" in finding.what
     assert (finding.owner, ran.code, ran.document.culprits) == ("tool", 3, [])

@@ -108,8 +108,8 @@ def test_a_tree_with_nothing_claims_nothing(ncclcheck: Command, tmp_path: Path) 
     empty.mkdir()
     ran = ncclcheck("env", "--sysroot", str(empty), "-o", "json")
     assert ran.code in (0, 3), ran.err
-    told = [v for v in ran.document.verdicts if v.state not in (State.UNKNOWN, State.SKIPPED)]
-    assert {verdict.code for verdict in told} <= {"RUN001", "RUN004"}
+    verdicts = [v for v in ran.document.verdicts if v.state not in (State.UNKNOWN, State.SKIPPED)]
+    assert {verdict.code for verdict in verdicts} <= {"RUN001", "RUN004"}
 
 
 def test_a_damaged_recording_is_a_run_that_could_not_finish(ncclcheck: Command, tmp_path: Path) -> None:

@@ -7,23 +7,23 @@ import pytest
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Node
 from ncclcheck.run.plan import tune_plan
-from ncclcheck.run.plan.bench_plan import Shape
-from ncclcheck.run.plan.trial_plan import Setting
+from ncclcheck.run.plan.bench_plan import JobShape
+from ncclcheck.run.plan.trial_plan import TriedSetting
 from ncclcheck.run.plan.tune_plan import TuneOptions
 from tests.conftest import Command
 from tests.helpers.clusters import LO, nic, node
 
-GLOO = Shape("gloo", 1)
-NCCL = Shape("nccl", 8)
+GLOO = JobShape("gloo", 1)
+NCCL = JobShape("nccl", 8)
 
 
 def two() -> list[Node]:
     return [node(name, LO, nic("eth0", address)) for name, address in (("a", "10.0.0.1/24"), ("b", "10.0.0.2/24"))]
 
 
-def tried(wanted: TuneOptions, shape: Shape) -> list[str]:
-    found = tune_plan.candidates(wanted, shape, two(), simulated=False)
-    return [f"{one.variable}={one.value}" for one in found]
+def tried(wanted: TuneOptions, shape: JobShape) -> list[str]:
+    candidates = tune_plan.candidates(wanted, shape, two(), simulated=False)
+    return [f"{candidate.variable}={candidate.value}" for candidate in candidates]
 
 
 def test_nothing_is_tried_without_a_fall_back() -> None:
@@ -37,7 +37,7 @@ def test_gloo_has_threads_alone() -> None:
 
 
 def test_the_users_own_settings_take_the_place_of_the_usual_ones() -> None:
-    assert tried(TuneOptions(tries=(Setting("NCCL_BUFFSIZE", "8388608"),)), NCCL) == ["NCCL_BUFFSIZE=8388608"]
+    assert tried(TuneOptions(tries=(TriedSetting("NCCL_BUFFSIZE", "8388608"),)), NCCL) == ["NCCL_BUFFSIZE=8388608"]
 
 
 @pytest.mark.parametrize("given", ["NCCL_ALGO=tree", "NCCL_ALGO=allreduce:nvls", "NCCL_ALGO=^ring", "X=1"])

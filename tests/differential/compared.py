@@ -17,7 +17,7 @@ from ncclcheck.probes.logs.nccl_lines.transports import transport
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nccl.carrying import carrying
-from ncclcheck.reports.subjects.nccl.choice import Choice, nccl_choice
+from ncclcheck.reports.subjects.nccl.choice import InterfaceChoice, nccl_choice
 from ncclcheck.reports.subjects.nccl.hca import gid_choice
 from ncclcheck.reports.subjects.nccl.variables import parse, reference
 from ncclcheck.reports.subjects.nccl.variables import values as in_force
@@ -63,9 +63,9 @@ class Compared:
 def differences(judge: Judge, kind: Kind, seed: int, cases: int, folder: Path) -> tuple[int, list[Compared]]:
     """How many things were compared in so many cases, and those that differ."""
     rng = random.Random(seed)
-    compared = [one for _ in range(cases) for one in kind(judge, rng, folder)]
+    compared = [compared for _ in range(cases) for compared in kind(judge, rng, folder)]
     assert len(compared) >= cases
-    return len(compared), [one for one in compared if one.differs]
+    return len(compared), [compared for compared in compared if compared.differs]
 
 
 Kind = Callable[[Judge, random.Random, Path], Iterator[Compared]]
@@ -122,11 +122,11 @@ def _files(case: NetworkCase, folder: Path) -> dict[str, str]:
     return variables if case.named_conf is None else {**variables, "NCCL_CONF_FILE": str(named)}
 
 
-def _choice(choice: Choice) -> object:
+def _choice(choice: InterfaceChoice) -> object:
     if choice.problem and choice.bootstrap is None:
         return None, []
     first = choice.bootstrap
-    return first and f"{first.name}:{first.address}", [f"{one.name}:{one.address}" for one in choice.used]
+    return first and f"{first.name}:{first.address}", [f"{chosen.name}:{chosen.address}" for chosen in choice.used]
 
 
 def _bound(log: str) -> object:
@@ -164,9 +164,9 @@ def hcas(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
     answer = judge.ask(Request(links=ETH0, sys=str(sys), ranks=[RankRequest(env=env)], seconds=20))
     assert answer.node is not None
     taken = wiring.choice(answer.node)
-    ours = [f"{one.hca.name}:{one.number}/{'RoCE' if one.is_roce else 'IB'}" for one in taken.used]
-    said = re.search(r"NET/IB : Using (.*)$", answer.ranks[0].log, re.MULTILINE)
-    theirs = re.findall(r"\[\d+\]([^ ;]+?)(?:/SHARP)?(?= |;|$)", said[1]) if said else []
+    ours = [f"{port.hca.name}:{port.number}/{'RoCE' if port.is_roce else 'IB'}" for port in taken.used]
+    match = re.search(r"NET/IB : Using (.*)$", answer.ranks[0].log, re.MULTILINE)
+    theirs = re.findall(r"\[\d+\]([^ ;]+?)(?:/SHARP)?(?= |;|$)", match[1]) if match else []
     yield Compared(f"{settings} {answer.node.rdma}", ours, theirs)
 
 
@@ -189,10 +189,10 @@ def gids(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
     (port,) = wiring.choice(answer.node).used
     taken = gid_choice(port, in_force(answer.node), judge.version)
     assert taken is not None
-    said = re.search(r" GID (-?\d+) ", answer.ranks[0].log)
+    match = re.search(r" GID (-?\d+) ", answer.ranks[0].log)
     table = machine.slots[1].cards[0].ports[0].gids
     ours = taken.index if 0 <= taken.index < len(table) else None
-    yield Compared(f"{settings} {table}", ours, said and int(said[1]))
+    yield Compared(f"{settings} {table}", ours, match and int(match[1]))
 
 
 def settings(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:  # noqa: ARG001
@@ -203,7 +203,7 @@ def settings(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compare
     answer = judge.ask(Request(links=ETH0, ranks=ranks, seconds=30))
     log, refused = answer.ranks[0].log, answer.ranks[0].result != 0
     parsed = {name: parse(reference()[name], value, judge.version) for name, value in case.env.items()}
-    yield Compared(f"refused: {case.env}", any(one.raises for one in parsed.values()), refused)
+    yield Compared(f"refused: {case.env}", any(parsed.raises for parsed in parsed.values()), refused)
     for name, one in parsed.items() if not refused else ():
         echo = re.search(rf"{name} set by environment to (.*?)\.?$", log, re.MULTILINE)
         if name in case.numbers:
@@ -257,7 +257,7 @@ def transports(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compa
         yield Compared(f"channels: {about}", told.channels, len(rings))
         yield Compared(f"neighbours: {about}", _reached(one.log, number), _neighbours(one.log, number, rings))
         yield Compared(f"nodes: {about}", (told.nnodes, told.nranks), (wanted.hosts, len(ranks)), limit)
-    here = [_told(one.log, number, range(each)) for number, one in enumerate(answer.ranks[:each])]
+    here = [_told(answer.log, number, range(each)) for number, answer in enumerate(answer.ranks[:each])]
     used = {d for told in here for c in told.connections if c.peers == "inter" for d in c.devices}  # type: ignore[union-attr]
     if wanted.network(machine) == "IB" and wanted.hosts > 1:
         yield Compared(f"network devices: {wanted} {machine}", used, _devices_of(graph), limit)
@@ -266,7 +266,7 @@ def transports(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compa
 def _reached(log: str, rank: int) -> set[int]:
     """The ranks to which our reader saw this one connect."""
     (process,) = Log().take(read(io.BytesIO(log.encode()))).processes.values()
-    return {target for one in process.all for _, _, source, target in one.seen if source == rank}
+    return {target for communicator in process.all for _, _, source, target in communicator.seen if source == rank}
 
 
 def _neighbours(log: str, rank: int, rings: list[str]) -> set[int]:
@@ -329,7 +329,7 @@ def _carried(
     ]
     answer = judge.ask_whole(Request(links=ETH0, sys=str(sys), ranks=ranks, enough=["Trees [0]"], seconds=60))
     assert answer.node is not None
-    ours = {one.hca.name for one in carrying(answer.node, wiring.choice(answer.node).used)}
+    ours = {port.hca.name for port in carrying(answer.node, wiring.choice(answer.node).used)}
     names = dict(re.findall(r"Made virtual device \[(\d+)\] name=(\S+)", answer.ranks[0].log))
     theirs = {name for number in _devices_of(graph) for name in names[str(number)].split("+")}
     speeds = {(card.speed, port.rate) for slot in machine.slots for card in slot.cards for port in card.ports}
@@ -348,6 +348,6 @@ def _carried(
 
 def _told(log: str, rank: int, local: Collection[int]) -> Transport:
     """What our own reader makes of a log."""
-    found = re.search(r"^\S+?:(\d+):\d+ \[\d+\] NCCL INFO", log, re.MULTILINE)
-    assert found is not None, log[:500]
-    return transport(Log().take(read(io.BytesIO(log.encode()))), int(found[1]), rank, "node", local)
+    match = re.search(r"^\S+?:(\d+):\d+ \[\d+\] NCCL INFO", log, re.MULTILINE)
+    assert match is not None, log[:500]
+    return transport(Log().take(read(io.BytesIO(log.encode()))), int(match[1]), rank, "node", local)

@@ -208,8 +208,8 @@ def _enough(log: Path, wanted: Sequence[str]) -> bool:
 
 
 def _result(log: Path) -> int | None:
-    found = re.search(rf"{_RESULT}(\d+)", log.read_text(errors="backslashreplace"))
-    return int(found[1]) if found else None
+    match = re.search(rf"{_RESULT}(\d+)", log.read_text(errors="backslashreplace"))
+    return int(match[1]) if match else None
 
 
 if __name__ == "__main__":

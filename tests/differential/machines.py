@@ -375,9 +375,9 @@ def connected_case(rng: random.Random) -> tuple[MachineOf, Connected]:
     """Up to four ranks on one host or two, with NVLink between them or no way of their own, cards or none."""
     hosts, each = rng.choice(((1, 2), (1, 3), (2, 1), (2, 2), (2, 2)))
     gpus = [Slot(gpu=True, socket=number % 2, switch=number) for number in range(each)]
-    one = [PortOf(gids=[("fe80:0000:0000:0000:b83f:d203:00a1:0001", "")])]
+    ofs = [PortOf(gids=[("fe80:0000:0000:0000:b83f:d203:00a1:0001", "")])]
     cards = [
-        Slot(cards=[CardOf(name=f"mlx5_{n}", ports=one)], socket=n % 2, switch=n)
+        Slot(cards=[CardOf(name=f"mlx5_{n}", ports=ofs)], socket=n % 2, switch=n)
         for n in range(rng.choice((0, 1, 2)))
     ]
     peers = rng.random() < 0.6

@@ -51,17 +51,17 @@ def found(folder: Path) -> Iterator[Fleet]:
         yield questions.asked(tables, None)
 
 
-def test_all_results_are_there(found: Fleet) -> None:
-    assert (found.nodes, found.results, found.first, found.last) == (NODES, DAYS, _day(0), _day(DAYS - 1))
+def test_all_results_are_there(fleet: Fleet) -> None:
+    assert (fleet.nodes, fleet.results, fleet.first, fleet.last) == (NODES, DAYS, _day(0), _day(DAYS - 1))
 
 
-def test_who_fails_again_and_again(found: Fleet) -> None:
-    assert [(one.node, one.code, one.results) for one in found.repeats] == [("n0007", "GPU007", DAYS)]
-    assert found.repeats[0].fails >= 12
+def test_who_fails_again_and_again(fleet: Fleet) -> None:
+    assert [(repeat.node, repeat.code, repeat.results) for repeat in fleet.repeats] == [("n0007", "GPU007", DAYS)]
+    assert fleet.repeats[0].fails >= 12
 
 
-def test_who_became_slower_and_when(found: Fleet) -> None:
-    told = {(one.node, one.metric): one for one in found.slower}
+def test_who_became_slower_and_when(fleet: Fleet) -> None:
+    told = {(node.node, node.metric): node for node in fleet.slower}
     assert set(told) == {("n0005", "memory_gb_s"), ("n0006", "node_busbw_gb_s")}
     at_once, slowly = told["n0005", "memory_gb_s"], told["n0006", "node_busbw_gb_s"]
     assert abs((date.fromisoformat(at_once.since) - date.fromisoformat(_day(40))).days) <= 2
@@ -71,14 +71,16 @@ def test_who_became_slower_and_when(found: Fleet) -> None:
     assert not at_once.recovered
 
 
-def test_what_fails_together(found: Fleet) -> None:
-    assert [(one.code, one.attribute, one.value) for one in found.together] == [("NET009", "leaf", "leaf-1")]
-    assert found.together[0].failing >= 30
+def test_what_fails_together(fleet: Fleet) -> None:
+    assert [(together.code, together.attribute, together.value) for together in fleet.together] == [
+        ("NET009", "leaf", "leaf-1")
+    ]
+    assert fleet.together[0].failing >= 30
 
 
-def test_what_the_upgrade_changed(found: Fleet) -> None:
+def test_what_the_upgrade_changed(fleet: Fleet) -> None:
     """3 % more memory bandwidth and 4 % more latency were planted; the third figure did not change."""
-    told = {one.subject: one for one in found.upgrades}
+    told = {upgrade.subject: upgrade for upgrade in fleet.upgrades}
     assert set(told) == {"memory_gb_s", "pair_latency_us"}
     assert 0.02 < told["memory_gb_s"].low < told["memory_gb_s"].high < 0.04
     assert -0.055 < told["pair_latency_us"].change < -0.025
@@ -87,8 +89,8 @@ def test_what_the_upgrade_changed(found: Fleet) -> None:
 
 def test_the_newest_days_alone(folder: Path) -> None:
     with store.opened(str(folder)) as tables:
-        found = questions.asked(tables, 10)
-    assert (found.results, found.slower, found.upgrades) == (11, [], [])
+        fleet = questions.asked(tables, 10)
+    assert (fleet.results, fleet.slower, fleet.upgrades) == (11, [], [])
 
 
 def test_a_fleet_without_faults_names_nobody(tmp_path: Path) -> None:
@@ -100,8 +102,8 @@ def test_a_fleet_without_faults_names_nobody(tmp_path: Path) -> None:
     assert (found.repeats, found.slower, found.together, found.upgrades) == ([], [], [], [])
 
 
-def test_text_and_page_hold_what_was_found_and_nothing_forged(found: Fleet) -> None:
-    told, html = text.text(found), page.page(found)
+def test_text_and_page_hold_what_was_found_and_nothing_forged(fleet: Fleet) -> None:
+    told, html = text.text(fleet), page.page(fleet)
     for words in ("n0005", "n0006", "n0007", "leaf leaf-1", "driver 570.86 -> 580.65"):
         assert words in told
         assert words in html.replace("&gt;", ">")
@@ -179,11 +181,11 @@ def test_one_file_for_all_that_is_none_is_not_used(tmp_path: Path, data: bytes) 
 def test_rows_of_a_document() -> None:
     document = dgx.document(3)
     made = rows.of(document)
-    assert [one.node for one in made.nodes] == [entry.name for entry in document.nodes]
-    assert {one.state for one in made.nodes} <= {"fail", "warn", "unknown", "ok"}
+    assert [node.node for node in made.nodes] == [entry.name for entry in document.nodes]
+    assert {node.state for node in made.nodes} <= {"fail", "warn", "unknown", "ok"}
     assert made.nodes[1].kernel
     assert all(row.started == document.started for table in made[1:] for row in table)
-    assert {row.code for row in made.verdicts} <= {one.code for one in document.verdicts}
+    assert {row.code for row in made.verdicts} <= {verdict.code for verdict in document.verdicts}
 
 
 def _file(folder: Path, name: str, query: str) -> None:

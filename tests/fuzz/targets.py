@@ -61,17 +61,18 @@ class Lines(Target):
         node = stories.load("healthy").nodes[0]
         records: list[wire.FromAgent] = [
             wire.Hello(protocol=1, version="0", node=1, hostname="a", pid=7, python="p", path="p"),
-            wire.Facts(node=node), wire.Step(text="a", rank=3), wire.Listening(door=None),
-            wire.Beat(), wire.Rank(state=facts.RankState(rank=0, node="a", local_rank=0)), wire.Bye(reason="r"),
+            wire.Facts(node=node), wire.StepNotice(text="a", rank=3), wire.Listening(door=None),
+            wire.AgentBeat(), wire.RankReport(state=facts.RankState(rank=0, node="a", local_rank=0)),
+            wire.Bye(reason="r"),
             wire.JobEnded(end=facts.JobEnd(node="a", exit=1, detail="d")),
         ]  # fmt: skip
         orders: list[wire.FromLauncher] = [
-            wire.Listen(address="10.0.0.1"), wire.Peers(doors=[], names={"a": "10.0.0.1"}, seconds=3.0),
+            wire.Listen(address="10.0.0.1"), wire.ReachPeers(doors=[], names={"a": "10.0.0.1"}, seconds=3.0),
             wire.Alive(), wire.Examine(plan=msgspec.Raw(b"{}"), seconds=1.0), wire.Stop(reason="r"), wire.Halt(),
         ]  # fmt: skip
         self.lines = [line for at, one in enumerate(records) for line in wire.lines(one, 1, at)]
-        self.lines += [wire.order(node, one) for one in orders for node in (1, None)]
-        self.lines += [wire.encode_from_rank(one) for one in records]
+        self.lines += [wire.order(node, order) for order in orders for node in (1, None)]
+        self.lines += [wire.encode_from_rank(record) for record in records]
         self.lines += [
             b'{"type":"join","protocol":1,"version":"0","command":"env","nodes":2,"node_rank":1,"name":"a","address":'
             b'"10.0.0.1","nonce":"00","proof":"00"}\n',
@@ -93,8 +94,8 @@ class Lines(Target):
             assembler.feed(line)
             wire.node_of(line)
             for read, refused in (
-                (lambda line: wire.read_order(line, 1), wire.Unreadable),
-                (wire.read_from_rank, wire.Unreadable),
+                (lambda line: wire.read_order(line, 1), wire.NoRecord),
+                (wire.read_from_rank, wire.NoRecord),
                 (join_protocol.from_node, ValueError),
                 (join_protocol.from_meeting, ValueError),
             ):
@@ -266,7 +267,7 @@ class Words(Command):
 def _options(name: str) -> set[str]:
     command = cli.cli.get_command(mock.Mock(), name)
     assert command is not None
-    return {option for one in command.params for option in one.opts if option.startswith("-")}
+    return {option for param in command.params for option in param.opts if option.startswith("-")}
 
 
 TARGETS: dict[str, Callable[[], Target]] = {

@@ -106,20 +106,20 @@ def damaged(folder: Path, wanted: Iterable[Damage]) -> Iterator[None]:
         shutil.rmtree(kept)
 
 
-def _damage(one: Damage, path: Path, original: Path) -> None:
+def _damage(damage: Damage, path: Path, original: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     content = path.read_bytes() if path.is_file() else b""
     if os.path.lexists(path):
         path.rename(original)
-    if one.kind == "folder":
+    if damage.kind == "folder":
         path.mkdir()
-    elif one.kind == "loop":
+    elif damage.kind == "loop":
         path.symlink_to(path.name)
-    elif one.kind == "pipe":
+    elif damage.kind == "pipe":
         os.mkfifo(path)
-    elif one.kind != "missing":
-        path.write_bytes(_changed(one, content))
-        path.chmod(0 if one.kind == "closed" else 0o644)
+    elif damage.kind != "missing":
+        path.write_bytes(_changed(damage, content))
+        path.chmod(0 if damage.kind == "closed" else 0o644)
 
 
 def _changed(one: Damage, content: bytes) -> bytes:

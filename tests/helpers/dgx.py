@@ -58,7 +58,9 @@ def _pattern() -> str:
         replace(clusters.nic(f"ibp{rail}s0", f"100.RAIL{rail}/10"), speed_mbit=400_000) for rail in range(RAILS)
     ]
     own = Resolution(name="gpu-a17", addresses=["10.99.8.17"])  # of an old network: NET005
-    kept = [one for one in known(job.variables) if one.name not in ("NCCL_SOCKET_IFNAME", "MASTER_ADDR")]
+    kept = [
+        variable for variable in known(job.variables) if variable.name not in ("NCCL_SOCKET_IFNAME", "MASTER_ADDR")
+    ]
     made = replace(
         node,
         host=replace(host, hostname="gpu-a17", own_name=own),

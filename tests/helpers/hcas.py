@@ -16,11 +16,11 @@ from ncclcheck.probes.facts import (
     Host,
     HugePages,
     Library,
-    Link,
     Nccl,
     Node,
     NumaNode,
     PciDevice,
+    PcieLink,
     Port,
     Rdma,
     Unread,
@@ -33,7 +33,7 @@ GUIDS = [f"b83f:d203:00a1:{number:04x}" for number in range(64)]
 NICS = ["0000:1a:00.0", "0000:1b:00.0", "0000:9a:00.0", "0000:9b:00.0"]
 GPUS = ["0000:18:00.0", "0000:19:00.0", "0000:98:00.0", "0000:99:00.0"]
 ROOTS = [("pci0000:15", ["0000:15:01.0", "0000:16:00.0"]), ("pci0000:95", ["0000:95:01.0", "0000:96:00.0"])]
-FULL = Link(gts=32.0, width=16, most_gts=32.0, most_width=16)
+FULL = PcieLink(gts=32.0, width=16, most_gts=32.0, most_width=16)
 
 
 def gid(index: int, address: str = "", kind: str = "RoCE v2", netdev: str = "eth0") -> Gid:
@@ -124,7 +124,7 @@ def tree(changes: dict[str, dict[str, Any]] | None = None) -> list[PciDevice]:
     """The cards and the bridges above them; changes by address."""
     cards = [function(name, "gpu") for name in GPUS] + [function(name, "nic") for name in NICS]
     bridges = [function(name, "bridge") for name in sorted({one for card in cards for one in above(card.name)})]
-    return [replace(one, **(changes or {}).get(one.name, {})) for one in [*cards, *bridges]]
+    return [replace(device, **(changes or {}).get(device.name, {})) for device in [*cards, *bridges]]
 
 
 def fabric(cards: list[PciDevice] | None = None, **changes: Any) -> Fabric:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 
 from ncclcheck.probes.facts import Cluster, Logs, Measurements
-from ncclcheck.probes.logs.reading import Reading
+from ncclcheck.probes.logs.reading import LogReading
 from ncclcheck.reports.judgement.findings import Verdict
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
@@ -13,7 +13,7 @@ from ncclcheck.reports.judgement.rule import all_rules
 
 def parsed(*texts: bytes | str) -> Logs:
     """The facts of these files."""
-    reading = Reading()
+    reading = LogReading()
     for index, text in enumerate(texts):
         data = text.encode() if isinstance(text, str) else text
         reading.take(f"log{index or ''}", io.BytesIO(data))

@@ -19,7 +19,7 @@ from ncclcheck.probes.facts import Cluster, Flight, Logs, Measurements
 from ncclcheck.probes.logs import flight
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
-from ncclcheck.reports.subjects.logs.answer.story import Diagnosis, diagnosis
+from ncclcheck.reports.subjects.logs.answer.story import LogDiagnosis, diagnosis
 from tests.helpers.logs import parsed
 
 FOLDER = Path(__file__).resolve().parents[1] / "data/logs/torch"
@@ -98,7 +98,7 @@ def dumped(one: Recorded) -> Flight | None:
     return flight.read(one.dumps) if one.dumps else None
 
 
-def told(log: Sequence[bytes], dumps: Flight | None) -> Diagnosis:
+def told(log: Sequence[bytes], dumps: Flight | None) -> LogDiagnosis:
     """What `ncclcheck logs` says of them."""
     logs: Logs = msgspec.structs.replace(parsed(*log), flight=dumps)
     cluster = Cluster(command="logs", measurements=Measurements(logs=logs))

@@ -37,10 +37,10 @@ Told = dict[str, dict[str | None, set[str]]]
 def variables(verdicts: Iterable[Verdict], recommended: Iterable[Recommendation]) -> Told:
     """Variable -> value (None: unset) -> who says so, over lists of settings and fixes."""
     told: Told = defaultdict(lambda: defaultdict(set))
-    for one in recommended:
-        told[one.variable][one.value].add(one.action.upper())
+    for recommendation in recommended:
+        told[recommendation.variable][recommendation.value].add(recommendation.action.upper())
     for code, _, commands in _remedies(verdicts):
-        for name, value in one_voice.told(commands):
+        for name, value in one_voice.assignments(commands):
             told[name][value].add(code)
     return told
 
@@ -65,8 +65,8 @@ def changes(verdicts: Iterable[Verdict]) -> Told:
 
 def _effects(line: str) -> Iterator[tuple[str, str]]:
     for pattern, kind in _EFFECTS:
-        for found in re.finditer(pattern, line):
-            groups = found.groupdict()
+        for match in re.finditer(pattern, line):
+            groups = match.groupdict()
             value = groups["value"] or "loaded"
             key = " ".join(filter(None, (kind, groups["name"], groups.get("of"))))
             yield key, _TURNED_ON.get(value, value).strip("'") if kind == "service" else value.strip("' ")

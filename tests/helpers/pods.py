@@ -45,8 +45,8 @@ def documents(name: str) -> list[Raw]:
 
 def manifests() -> list[str]:
     """The manifests of Kubernetes, by their file names."""
-    found = sorted(EXAMPLES.glob("*.yaml"))
-    return [path.name for path in found if all("apiVersion" in one for one in documents(path.name))]
+    paths = sorted(EXAMPLES.glob("*.yaml"))
+    return [path.name for path in paths if all("apiVersion" in document for document in documents(path.name))]
 
 
 def pods(name: str) -> list[Pod]:

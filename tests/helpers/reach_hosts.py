@@ -130,7 +130,7 @@ def _host(index: str, name: str, address: str, seconds: str, clock: str) -> None
     right = time.time_ns
     time.time_ns = lambda: right() + int(float(clock) * 1e9)
     listener = Listener(address, node=int(index), name=name)
-    print(msgspec.json.encode(listener.told).decode(), flush=True)
+    print(msgspec.json.encode(listener.door).decode(), flush=True)
     doors = msgspec.json.decode(sys.stdin.readline(), type=list[Door])
     me = next(door for door in doors if door.name == name)
     names = {door.name: door.address for door in doors}

@@ -16,12 +16,12 @@ from ncclcheck.probes.facts import (
     Hca,
     Interface,
     Job,
-    Link,
     Measurements,
     Network,
     Node,
     Packets,
     PciDevice,
+    PcieLink,
     Port,
     Rdma,
     Times,
@@ -66,7 +66,7 @@ def cable(**facts: Any) -> Network:
 
 
 def slot(width: int) -> Fabric:
-    link = Link(gts=32.0, width=width, most_gts=32.0, most_width=16)
+    link = PcieLink(gts=32.0, width=width, most_gts=32.0, most_width=16)
     return Fabric(pci=[PciDevice(name="0000:1b:00.0", kind="nic", link=link)])
 
 

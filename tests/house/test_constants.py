@@ -37,16 +37,16 @@ def _mute(source: str) -> list[tuple[int, str]]:
     """Line and text of the numeric constants of a module that have no comment, nor one above their block."""
     lines = ["", *source.splitlines()]
     found, ends = [], set[int]()
-    for one in ast.parse(source).body:
-        if not isinstance(one, ast.Assign | ast.AnnAssign) or one.value is None or not _is_number(one.value):
+    for node in ast.parse(source).body:
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None or not _is_number(node.value):
             continue
-        end = one.end_lineno or one.lineno
-        if any("#" in line for line in lines[one.lineno : end + 1]):
+        end = node.end_lineno or node.lineno
+        if any("#" in line for line in lines[node.lineno : end + 1]):
             continue
-        if lines[one.lineno - 1].startswith("#") or one.lineno - 1 in ends:
+        if lines[node.lineno - 1].startswith("#") or node.lineno - 1 in ends:
             ends.add(end)  # of a block, all of which the comment above it is about
         else:
-            found.append((one.lineno, lines[one.lineno]))
+            found.append((node.lineno, lines[node.lineno]))
     return found
 
 
@@ -60,5 +60,5 @@ def _is_number(value: ast.expr) -> bool:
     )
 
 
-def _counts(one: ast.Constant) -> bool:
-    return isinstance(one.value, int | float) and not isinstance(one.value, bool)
+def _counts(constant: ast.Constant) -> bool:
+    return isinstance(constant.value, int | float) and not isinstance(constant.value, bool)

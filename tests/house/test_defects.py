@@ -111,7 +111,7 @@ def test_a_rank_that_was_killed_is_lost_all_the_same() -> None:
     verdicts, cluster = _judged(replace(LATE, exit=-9), BROKEN)
     assert verdicts["RUN003"].state is State.FAIL
     assert verdicts["RUN003"].findings[0].where.node == "a"
-    assert [one.names for one in culprits(cluster)] == [["a/rank 0"]]
+    assert [culprit.names for culprit in culprits(cluster)] == [["a/rank 0"]]
     assert verdicts["RUN004"].state is State.UNKNOWN
 
 

@@ -168,8 +168,8 @@ def _stub(folder: Path, name: str) -> None:
 
 
 def _said(folder: Path) -> str:
-    said = folder / "said"
-    return said.read_text().strip() if said.exists() else ""
+    path = folder / "said"
+    return path.read_text().strip() if path.exists() else ""
 
 
 def _run(script: str, folder: Path, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:

@@ -18,9 +18,9 @@ def _drawn(root: str = "ncclcheck") -> set[str]:
     drawn: set[str] = set()
     parents: list[str] = []
     for line in TEXT.partition(f"```text\n{root}/\n")[2].partition("```")[0].splitlines():
-        found = re.match(r"( +)(\w+)/", line)
-        assert found, line
-        parents = [*parents[: len(found[1]) // 2 - 1], found[2]]
+        match = re.match(r"( +)(\w+)/", line)
+        assert match, line
+        parents = [*parents[: len(match[1]) // 2 - 1], match[2]]
         drawn.add("/".join(parents))
     return drawn
 

@@ -36,8 +36,8 @@ def test_nothing_found_says_what_would_be_understood(words: str) -> None:
 
 
 def test_the_command_takes_several_words(ncclcheck: Command) -> None:
-    found = ncclcheck("explain", "bus", "error")
-    assert (found.code, "HST003" in found.out) == (0, True)
+    ran = ncclcheck("explain", "bus", "error")
+    assert (ran.code, "HST003" in ran.out) == (0, True)
     none = ncclcheck("explain", "flux", "capacitor")
     assert (none.code, none.out) == (2, "")
     assert "'flux capacitor'" in none.err

@@ -74,10 +74,10 @@ def test_paths_of_rules(rule: Rule) -> None:
 
 def test_paths_that_are_compared() -> None:
     listed = [one for value in vars(watched).values() if isinstance(value, tuple) for one in value]
-    watches = [one for one in listed if isinstance(one, watched.Watch)]
+    watches = [one for one in listed if isinstance(one, watched.WatchedFact)]
     assert len(watches) > 40
-    for one in watches:
-        assert any(_leads(start, one.path) for start in _structs()), one.path
+    for watch in watches:
+        assert any(_leads(start, watch.path) for start in _structs()), watch.path
 
 
 def _structs() -> list[type]:

@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parents[2]
 @pytest.mark.parametrize("rule", all_rules(), ids=lambda rule: rule.code)
 def test_a_page_has_all_its_parts(rule: Rule) -> None:
     headings = re.findall(r"^## (.*)$", rule.page, re.MULTILINE)
-    assert [one for one in headings if one != "Seen as"] == [
+    assert [heading for heading in headings if heading != "Seen as"] == [
         "What", "Why it matters", "How we know", "Fix", "Source",
     ]  # fmt: skip
     assert set(symptoms(rule)) <= set(SYMPTOMS), f"allowed under 'Seen as': {', '.join(SYMPTOMS)}"

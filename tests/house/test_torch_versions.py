@@ -57,9 +57,9 @@ def test_sound_nodes_are_ready(row: Row, numpy: bool, command: str, tmp_path: Pa
     ran = Ran(done)
     assert "Traceback" not in ran.err
     said = [
-        f"{one.state.word} {verdict.code} {one.where} {one.what}"
+        f"{finding.state.word} {verdict.code} {finding.where} {finding.what}"
         for verdict in ran.document.verdicts
-        for one in verdict.findings
-        if one.state in _WORSE and _OF_LOAD not in one.what
+        for finding in verdict.findings
+        if finding.state in _WORSE and _OF_LOAD not in finding.what
     ]
     assert (ran.code, said) == (0, [])

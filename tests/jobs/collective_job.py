@@ -24,7 +24,7 @@ from torch._C._distributed_c10d import FileStore
 from ncclcheck.probes.facts import Collective, Measurements, RankMemory, Soak, WrongResult
 from ncclcheck.probes.job import collectives, operations
 from ncclcheck.probes.job.context import CollectivePlan, Context, Injection, JobPlan, SoakPlan
-from ncclcheck.probes.job.usage.memory import Watch
+from ncclcheck.probes.job.usage.memory import MemoryWatch
 from ncclcheck.probes.job.verify.exact import bits
 from tests.jobs import planted as defects
 
@@ -88,7 +88,7 @@ def measure(case: Case, rank: int, world: int) -> Outcome:
         tick=tick,
         emit=emit,
         done=lambda: None,
-        memory=Watch(torch.device("cpu")),
+        memory=MemoryWatch(torch.device("cpu")),
     )
     collectives.first_collective(context)
     try:

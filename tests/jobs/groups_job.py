@@ -16,7 +16,7 @@ import torch.distributed as dist
 from ncclcheck.probes.facts import GroupTime
 from ncclcheck.probes.job.context import Context, GroupPlan, JobPlan
 from ncclcheck.probes.job.peers import groups
-from ncclcheck.probes.job.usage.memory import Watch
+from ncclcheck.probes.job.usage.memory import MemoryWatch
 
 WORLD = 4
 ROUNDS = [[["n0", "n1"], ["n2", "n3"]], [["n3", "n1", "n2"]], [["n0", "n1", "n2", "n3"]]]
@@ -30,14 +30,14 @@ def main() -> None:
     torch.set_num_threads(1)
     every: Any = dist
     store = every.TCPStore("127.0.0.1", port, WORLD, rank == 0, timeout=timedelta(seconds=60))
-    told: list[GroupTime] = []
-    rounds, obey = iter(ROUNDS), groups._Member.obey
+    times: list[GroupTime] = []
+    rounds, obey = iter(ROUNDS), groups._GroupMember.obey
 
-    def late(member: groups._Member, order: groups.Order) -> None:
+    def late(member: groups._GroupMember, order: groups.GroupOrder) -> None:
         time.sleep(9.0 if rank == LATE and order.round == 1 else 0)
         obey(member, order)
 
-    setattr(groups._Member, "obey", late)  # noqa: B010
+    setattr(groups._GroupMember, "obey", late)  # noqa: B010
     context = Context(
         rank=rank,
         local_rank=0,
@@ -51,13 +51,13 @@ def main() -> None:
         deadline=time.monotonic() + 90,
         step=lambda _: None,
         tick=lambda: None,
-        emit=lambda part: told.extend(part.groups),
+        emit=lambda part: times.extend(part.groups),
         done=lambda: None,
-        memory=Watch(torch.device("cpu")),
+        memory=MemoryWatch(torch.device("cpu")),
         store=store,
     )
     groups.run(context, lambda _done: next(rounds, []))
-    (folder / f"{rank}.json").write_bytes(msgspec.json.encode(told))
+    (folder / f"{rank}.json").write_bytes(msgspec.json.encode(times))
     time.sleep(1.0 if rank == 0 else 0)  # the store lives here
     os._exit(0)  # what gloo has left of a connection that failed ends the process with SIGABRT
 

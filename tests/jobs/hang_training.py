@@ -145,10 +145,10 @@ def _two_locks() -> None:
                 pass
 
     threads = [threading.Thread(target=take, args=pair) for pair in (locks, locks[::-1])]
-    for one in threads:
-        one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def _waits_for_the_store() -> None:

@@ -17,7 +17,7 @@ from ncclcheck.base.errors import Interrupted, UsageError
 from ncclcheck.base.progress import Progress
 from ncclcheck.launch import join
 from ncclcheck.launch.agents import Events
-from ncclcheck.launch.joining.trust.identity import Identity, identity
+from ncclcheck.launch.joining.trust.identity import JoinIdentity, identity
 from ncclcheck.run import follower
 from ncclcheck.run.own_command import OwnCommand
 from ncclcheck.run.plan.options import Options
@@ -52,9 +52,9 @@ def main() -> int:
     return _lead(who, options, wait, given.linger) if who.is_lead else _follow(who, options, wait)
 
 
-def _lead(who: Identity, options: Options, wait: float, linger: float) -> int:
+def _lead(who: JoinIdentity, options: Options, wait: float, linger: float) -> int:
     events, progress = Events(), Progress()
-    lead = join.Lead(who, options.command)
+    lead = join.JoinLead(who, options.command)
     code = 0
     with signals_as_events(events):
         session = Session(lead.start(events, wait, progress, *_AGENT), events, Deadline(30), progress)
@@ -79,7 +79,7 @@ def _lead(who: Identity, options: Options, wait: float, linger: float) -> int:
     return code
 
 
-def _follow(who: Identity, options: Options, wait: float) -> int:
+def _follow(who: JoinIdentity, options: Options, wait: float) -> int:
     ended = follower.follow(who, options.command, Events(), wait, OwnCommand(seconds=60), Progress(), *_AGENT)
     if ended.unreached is not None:
         cluster = follower.alone(who, ended, options)

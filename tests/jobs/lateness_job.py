@@ -20,7 +20,7 @@ from ncclcheck.probes.facts import Measurements, together
 from ncclcheck.probes.job import collectives
 from ncclcheck.probes.job.context import CollectivePlan, Context, JobPlan, Row, SpeedPlan
 from ncclcheck.probes.job.peers import speed
-from ncclcheck.probes.job.usage.memory import Watch
+from ncclcheck.probes.job.usage.memory import MemoryWatch
 
 WORLD = 3
 LATE = 2
@@ -51,7 +51,7 @@ def context(rank: int, tick: Callable[[], None], emit: Callable[[Measurements], 
         tick=tick,
         emit=emit,
         done=lambda: None,
-        memory=Watch(torch.device("cpu")),
+        memory=MemoryWatch(torch.device("cpu")),
     )
 
 

@@ -18,7 +18,7 @@ import torch.distributed as dist
 from ncclcheck.probes.facts import PairTime
 from ncclcheck.probes.job.context import CollectivePlan, Context, JobPlan, PairPlan
 from ncclcheck.probes.job.peers import exchange, pairs
-from ncclcheck.probes.job.usage.memory import Watch
+from ncclcheck.probes.job.usage.memory import MemoryWatch
 
 WORLD = 4
 
@@ -51,9 +51,9 @@ class Outcome(msgspec.Struct, kw_only=True):
 @contextlib.contextmanager
 def planted(case: Case, rank: int) -> Iterator[None]:
     """The fault of this rank, for as long as the case runs."""
-    following, serve = pairs._Member._next, exchange.Exchange._serve
+    following, serve = pairs._PairMember._next, exchange.Exchange._serve
 
-    def late(member: pairs._Member, number: int) -> pairs.Order | None:
+    def late(member: pairs._PairMember, number: int) -> pairs.PairOrder | None:
         order = following(member, number)
         time.sleep(0 if number else case.sleep_s)
         return order
@@ -63,11 +63,11 @@ def planted(case: Case, rank: int) -> Iterator[None]:
         serve(one)
 
     if rank == case.late_rank:
-        setattr(pairs._Member, "_next", late)  # noqa: B010
+        setattr(pairs._PairMember, "_next", late)  # noqa: B010
     if rank == case.mute_rank:
         setattr(exchange.Exchange, "_serve", mute)  # noqa: B010
     yield
-    setattr(pairs._Member, "_next", following)  # noqa: B010
+    setattr(pairs._PairMember, "_next", following)  # noqa: B010
     setattr(exchange.Exchange, "_serve", serve)  # noqa: B010
 
 
@@ -89,7 +89,7 @@ def measure(case: Case, rank: int) -> Outcome:
         tick=lambda: None,
         emit=lambda part: outcome.pairs.extend(part.pairs),
         done=lambda: None,
-        memory=Watch(torch.device("cpu")),
+        memory=MemoryWatch(torch.device("cpu")),
     )
     store = dist.distributed_c10d._get_default_store()
     dist.barrier()

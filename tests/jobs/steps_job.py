@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from ncclcheck.probes.facts import JobMemory, Measurements, together
 from ncclcheck.probes.job.context import Context, Injection, JobPlan, TrainingPlan
-from ncclcheck.probes.job.usage.memory import Watch
+from ncclcheck.probes.job.usage.memory import MemoryWatch
 from ncclcheck.probes.training import loop
 from ncclcheck.probes.training.times import attribution, side
 
@@ -40,7 +40,7 @@ class Outcome(msgspec.Struct, kw_only=True):
     steps: list[str] = []
 
 
-def train(case: Case, rank: int, watch: Watch) -> Outcome:
+def train(case: Case, rank: int, watch: MemoryWatch) -> Outcome:
     """As worker.py would run the parts."""
     told, announced = list[Measurements](), list[str]()
     context = Context(
@@ -74,7 +74,7 @@ def main() -> None:
     case = msgspec.json.decode((folder / "case.json").read_bytes(), type=Case)
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     torch.set_num_threads(1)
-    watch = Watch(torch.device("cuda", rank) if case.gpus else torch.device("cpu"))
+    watch = MemoryWatch(torch.device("cuda", rank) if case.gpus else torch.device("cpu"))
     watch.mark("before_init")
     every: Any = dist
     store = every.TCPStore("127.0.0.1", port, world, rank == 0, timeout=timedelta(seconds=60))

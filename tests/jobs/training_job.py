@@ -22,7 +22,7 @@ from ncclcheck.probes import training
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, RankState, Run, together
 from ncclcheck.probes.facts.training import Checks, Setup, Smoke
 from ncclcheck.probes.job.context import Context, Injection, JobPlan, TrainingPlan
-from ncclcheck.probes.job.usage.memory import Watch
+from ncclcheck.probes.job.usage.memory import MemoryWatch
 from ncclcheck.probes.training import loop
 from ncclcheck.probes.training.equal import checks
 
@@ -56,8 +56,8 @@ def measure(case: Case, rank: int, world: int) -> Outcome:
         return Outcome(name=case.name, told=together(parts), steps=steps)
     setting = loop.make(context(case, rank, world, parts, steps))
     if setting.stopped:
-        told = Measurements(smoke=Smoke(checks=Checks(before_wrap=setting.apart, entered=setting.parted)))
-        return Outcome(name=case.name, told=told, steps=steps)
+        measurements = Measurements(smoke=Smoke(checks=Checks(before_wrap=setting.apart, entered=setting.parted)))
+        return Outcome(name=case.name, told=measurements, steps=steps)
     checks.run(setting)
     model = loop.wrap(setting, setting.fresh_model())
     optimizer, batches = setting.optimizer(model), loop.stream(setting)
@@ -83,7 +83,7 @@ def context(case: Case, rank: int, world: int, parts: list[Measurements], steps:
         tick=lambda: None,
         emit=parts.append,
         done=lambda: None,
-        memory=Watch(torch.device("cpu")),
+        memory=MemoryWatch(torch.device("cpu")),
     )
 
 
@@ -113,7 +113,7 @@ def outcomes_of(cases: list[Case], world: int) -> dict[str, list[Outcome]]:
     return {ranks[0].name: [*ranks] for ranks in zip(*told, strict=True)}
 
 
-def cluster_of(case: Case, world: int, told: Measurements) -> Cluster:
+def cluster_of(case: Case, world: int, measurements: Measurements) -> Cluster:
     """What the rules are given."""
     plan = case.plan
     setup = Setup(
@@ -125,8 +125,8 @@ def cluster_of(case: Case, world: int, told: Measurements) -> Cluster:
         batch=plan.batch,
         find_unused=plan.find_unused,
     )
-    assert told.smoke
-    smoke = told.smoke if case.whole else Smoke(setup=setup, checks=told.smoke.checks)
+    assert measurements.smoke
+    smoke = measurements.smoke if case.whole else Smoke(setup=setup, checks=measurements.smoke.checks)
     return Cluster(
         command="smoke",
         nodes=[Node(name=f"sim{number}") for number in range((world + 1) // 2)],

@@ -332,7 +332,7 @@ def drop_tcp(host: Host) -> Iterator[None]:
 def ipv6_dropped(host: Host, lost: bool = True) -> Iterator[None]:
     """Names resolve to an address of IPv6 first on all hosts, and this one drops TCP that comes in over it."""
     hosts = host.lab.hosts
-    six = {one.name: f"2001:db8:77::{one.address.rsplit('.', 1)[1]}" for one in hosts}
+    six = {host.name: f"2001:db8:77::{host.address.rsplit('.', 1)[1]}" for host in hosts}
     before = (host.etc / "hosts").read_text()
     for one in hosts:
         one.ip(f"addr add {six[one.name]}/64 dev eth0 nodad")

@@ -35,8 +35,8 @@ def _env(folder: Path) -> dict[str, str]:
 def test_a_proxy_command_is_told_without_its_arguments(tmp_path: Path) -> None:
     lines = r"hostname 127.0.0.1\nuser ann\nport 2222\nproxycommand exec /opt/bin/tunnel --token s3cr3t %%h"
     ssh = _ssh(tmp_path, f"printf '{lines}\\n'")
-    found = ssh_settings.dialled([str(ssh), "-o", "BatchMode=yes"], "a", "a", _env(tmp_path))
-    assert found == Dialled(
+    dialled = ssh_settings.dialled([str(ssh), "-o", "BatchMode=yes"], "a", "a", _env(tmp_path))
+    assert dialled == Dialled(
         node="a",
         host="127.0.0.1",
         addresses=["127.0.0.1"],
@@ -51,9 +51,9 @@ def test_a_shared_connection_that_does_not_answer_is_seen(tmp_path: Path) -> Non
     with socket.socket(socket.AF_UNIX) as master:
         master.bind(str(path))
         ssh = _ssh(tmp_path, f'case "$*" in *check*) sleep 9;; *) echo "controlpath {path}";; esac')
-        found = ssh_settings.dialled([str(ssh)], "a", "a", _env(tmp_path))
-    assert found is not None
-    assert (found.master, found.silent_master) == (str(path), True)
+        dialled = ssh_settings.dialled([str(ssh)], "a", "a", _env(tmp_path))
+    assert dialled is not None
+    assert (dialled.master, dialled.silent_master) == (str(path), True)
 
 
 def test_an_ssh_that_does_not_know_the_option_tells_nothing(tmp_path: Path) -> None:
@@ -114,20 +114,20 @@ def test_a_key_that_is_accepted_and_cannot_be_read_has_a_passphrase(tmp_path: Pa
     ],
 )
 def test_each_reason_has_its_own_words(said: str, words: str) -> None:
-    one = Silence(node="b", last_step="", since_s=1, via="ssh", exit=255, detail=f"{_DENIED}\n{said}")
-    (found,) = silent.findings(Cluster(nodes=[], run=Run(silent=[one])))
-    assert words in found.what
+    silence = Silence(node="b", last_step="", since_s=1, via="ssh", exit=255, detail=f"{_DENIED}\n{said}")
+    (finding,) = silent.findings(Cluster(nodes=[], run=Run(silent=[silence])))
+    assert words in finding.what
 
 
 def _silence(**settings: object) -> str:
     said = "ssh: connect to host b port 2222: Connection refused"
-    one = Silence(node="b", last_step="", since_s=1, via="ssh", exit=255, detail=said)
+    silence = Silence(node="b", last_step="", since_s=1, via="ssh", exit=255, detail=said)
     ways = [
         Dialled(node="a", host="10.0.0.1", user="root"),
         Dialled(node="b", host="10.0.0.2", **settings),  # type: ignore[arg-type]
     ]
-    (found,) = silent.findings(Cluster(nodes=[], run=Run(silent=[one], dialled=ways)))
-    return found.what
+    (finding,) = silent.findings(Cluster(nodes=[], run=Run(silent=[silence], dialled=ways)))
+    return finding.what
 
 
 def test_settings_that_differ_stand_first() -> None:
@@ -145,10 +145,10 @@ def test_settings_that_are_like_elsewhere_are_not_told() -> None:
 def test_two_names_of_one_machine_by_the_name_service() -> None:
     ways = [Dialled(node=name, host=name, addresses=["10.0.0.2"]) for name in ("a", "b")]
     cluster = Cluster(nodes=[], run=Run(dialled=ways))
-    found = told.same_machine(cluster, [Node(name="a"), Node(name="b")], "a")
-    assert found is not None
-    assert found.where.node == "b"
-    assert "its name resolves to 10.0.0.2" in found.what
+    finding = told.same_machine(cluster, [Node(name="a"), Node(name="b")], "a")
+    assert finding is not None
+    assert finding.where.node == "b"
+    assert "its name resolves to 10.0.0.2" in finding.what
 
 
 def test_two_containers_of_one_host_are_not_one_entered_twice() -> None:
@@ -191,9 +191,9 @@ def test_a_host_of_this_network_that_answers_no_arp(device: str, says: str) -> N
     )  # fmt: skip
     to = Dialled(node="b", host="10.0.0.2", addresses=["10.0.0.2"], no_arp=device)
     cluster = Cluster(command="env", nodes=[Node(name="a")], run=Run(silent=[lost], dialled=[to]))
-    (found,) = silent.findings(cluster)
-    assert says in found.what
-    assert any("arp_ignore" in line for one in found.remedies for line in one.commands) == bool(device)
+    (finding,) = silent.findings(cluster)
+    assert says in finding.what
+    assert any("arp_ignore" in line for remedy in finding.remedies for line in remedy.commands) == bool(device)
 
 
 def test_an_agent_for_keys_that_does_not_answer_is_named(tmp_path: Path) -> None:
@@ -208,9 +208,9 @@ def test_an_agent_for_keys_that_does_not_answer_is_named(tmp_path: Path) -> None
             )
             for name in ("mute", "gone", "none")
         ]
-    assert [one and one.silent_agent for one in found] == [f"{tmp_path}/mute.sock", "", ""]
+    assert [dialled and dialled.silent_agent for dialled in found] == [f"{tmp_path}/mute.sock", "", ""]
     silence = Silence(node="a", last_step="", since_s=26.0, waited_s=26.0, via="ssh", look=Look(came="no"))
-    run = Run(silent=[silence], dialled=[one for one in found[:1] if one])
+    run = Run(silent=[silence], dialled=[dialled for dialled in found[:1] if dialled])
     (finding,) = silent.findings(Cluster(command="bench", run=run))
     assert "waits for the ssh agent at" in finding.what
     assert "unset SSH_AUTH_SOCK" in str(finding.remedies)
@@ -234,5 +234,5 @@ def test_what_is_no_sshd_at_its_port_is_quoted(said: bytes, greeting: str, tmp_p
     assert way.greeting == greeting
     words = "Connection timed out during banner exchange"
     silence = Silence(node="a", last_step="", since_s=11.0, waited_s=11.0, via="ssh", exit=255, detail=words)
-    (found,) = silent.findings(Cluster(command="bench", run=Run(silent=[silence], dialled=[way])))
-    assert ("is no sshd: it says '4fa2c1'" in found.what) is bool(greeting)
+    (finding,) = silent.findings(Cluster(command="bench", run=Run(silent=[silence], dialled=[way])))
+    assert ("is no sshd: it says '4fa2c1'" in finding.what) is bool(greeting)

@@ -76,7 +76,7 @@ def test_the_nodes_of_a_job_are_asked_of_slurm(tools: Path, rows: str, told: obj
 def test_pieces_of_several_nodes_are_put_together_again(tools: Path) -> None:
     both = 'for n in h2 h1; do SLURMD_NODENAME=$n sh "$@" < "$P" > "$P.$n"; done; paste -d "\\n" "$P.h2" "$P.h1"'
     _tool(tools, "srun", f'while [ "$1" != sh ]; do shift; done; shift; P={tools}/p; cat > "$P"; {both}')
-    said = beside.in_job(beside.Job("7", ["h1", "h2"]), [], None, _PROGRAM, 60)
+    said = beside.in_job(beside.SlurmJob("7", ["h1", "h2"]), [], None, _PROGRAM, 60)
     assert [(one.host, json.loads(one.line)["text"], one.problem) for one in said] == [
         ("h1", "a b" * 2000, ""),
         ("h2", "a b" * 2000, ""),
@@ -87,7 +87,7 @@ def test_a_step_that_fails_is_begun_on_each_node(tools: Path) -> None:
     down = 'cat >/dev/null; echo "srun: error: h2 is down" >&2; exit 1'
     each = f'case " $* " in *--nodes=2*) {down};; *h2*) exit 3;; esac'
     _tool(tools, "srun", f'{each}\nwhile [ "$1" != sh ]; do shift; done; SLURMD_NODENAME=h1 exec "$@"')
-    found = beside.in_job(beside.Job("7", ["h1", "h2"]), [], None, _PROGRAM, 60)
+    found = beside.in_job(beside.SlurmJob("7", ["h1", "h2"]), [], None, _PROGRAM, 60)
     assert [(one.host, bool(one.line), one.problem) for one in found] == [
         ("h1", True, ""),
         ("h2", False, "srun ended with status 3"),
@@ -104,7 +104,7 @@ def test_pods_are_those_of_the_selector(tools: Path) -> None:
     _tool(tools, "kubectl", f'if [ "$1" = get ]; then cat {tools}/pods.json; exit; fi\n{enters}')
     first, second = beside.answers(beside.in_pods("app=t", "", "main", []), _PROGRAM, 60)
     assert (first.host, bool(first.line)) == ("t-0", True)
-    assert second == beside.Answer("t-1", problem="the pod is Pending")
+    assert second == beside.HostAnswer("t-1", problem="the pod is Pending")
 
 
 @pytest.mark.parametrize("said", ["[]", "no json", '{"items": []}', '{"items": [{"metadata": {"name": "-x"}}]}'])

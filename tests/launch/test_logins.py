@@ -80,9 +80,9 @@ def test_a_login_that_sshd_looks_at_for_long(
 ) -> None:
     monkeypatch.setattr(slow_login, "_SLOW_S", 1.0)
     done = tmp_path / "done"
-    watch = slow_login.Watch(["/bin/sh", "-c", f"{steps}; touch {done}"], dict(os.environ), "h2")
+    watch = slow_login.LoginWatch(["/bin/sh", "-c", f"{steps}; touch {done}"], dict(os.environ), "h2")
     end = time.monotonic() + 30
     while not done.exists() and time.monotonic() < end:
         time.sleep(0.02)
     time.sleep(0.1)
-    assert ("between the key exchange and the login" in watch.told) is told
+    assert ("between the key exchange and the login" in watch.words) is told

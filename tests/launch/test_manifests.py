@@ -79,7 +79,7 @@ def _with(group: Raw, name: str, value: object) -> Raw:
 
 def test_every_kind_says_where_its_fields_are_from() -> None:
     assert {key for key, schema in PUBLISHED.items() if not schema["source"]} == set()
-    used = {f"{one['apiVersion']} {one['kind']}" for name in manifests() for one in documents(name)}
+    used = {f"{document['apiVersion']} {document['kind']}" for name in manifests() for document in documents(name)}
     assert used == set(PUBLISHED)
 
 

@@ -34,7 +34,7 @@ def _tried(folder: Path, srun: str, squeue: str = "exit 1", *command: str) -> Pl
         "MASTER_ADDR": "h1",
         "MY_TOKEN": "s3cret",
     }
-    trial = plain_step.Trial(env, command)
+    trial = plain_step.PlainStepTrial(env, command)
     trial.begin()
     trial.settle(20)
     return trial.fact
@@ -44,22 +44,22 @@ _RUNS = 'while [ "$1" != /bin/sh ]; do shift; done; '
 
 
 def test_a_step_that_starts_is_given_all(tmp_path: Path) -> None:
-    found = _tried(tmp_path, f'{_RUNS}exec "$@"')
-    assert found is not None
-    assert (found.outcome, found.lost) == ("starts", [])
+    step = _tried(tmp_path, f'{_RUNS}exec "$@"')
+    assert step is not None
+    assert (step.outcome, step.lost) == ("starts", [])
 
 
 def test_variables_that_do_not_reach_a_task_are_named_and_no_secret_is(tmp_path: Path) -> None:
-    found = _tried(tmp_path, f'{_RUNS}exec env -i "$@"')
-    assert found is not None
-    assert (found.outcome, found.lost) == ("starts", ["MASTER_ADDR", "PATH"])
+    step = _tried(tmp_path, f'{_RUNS}exec env -i "$@"')
+    assert step is not None
+    assert (step.outcome, step.lost) == ("starts", ["MASTER_ADDR", "PATH"])
 
 
 def test_a_step_that_waits_names_the_one_that_holds(tmp_path: Path) -> None:
     steps = "echo '7.0|sleep|h[1-2]'; echo '7.1|ncclcheck|h[1-2]'; echo '7.batch|batch|h1'"
-    found = _tried(tmp_path, f"echo '{_BUSY}' >&2; exit 1", steps)
-    assert found is not None
-    assert (found.outcome, found.others) == ("waits", [_SLEEP])
+    step = _tried(tmp_path, f"echo '{_BUSY}' >&2; exit 1", steps)
+    assert step is not None
+    assert (step.outcome, step.others) == ("waits", [_SLEEP])
 
 
 def test_a_step_that_waits_for_nobody_else_says_nothing(tmp_path: Path) -> None:
@@ -68,9 +68,9 @@ def test_a_step_that_waits_for_nobody_else_says_nothing(tmp_path: Path) -> None:
 
 
 def test_a_refusal_is_told_in_the_words_of_srun(tmp_path: Path) -> None:
-    found = _tried(tmp_path, "echo 'srun: error: h1: task 0: Killed' >&2; echo 'srun: fatal: No.' >&2; exit 1")
-    assert found is not None
-    assert (found.outcome, found.said) == ("refused", "No.")
+    step = _tried(tmp_path, "echo 'srun: error: h1: task 0: Killed' >&2; echo 'srun: fatal: No.' >&2; exit 1")
+    assert step is not None
+    assert (step.outcome, step.said) == ("refused", "No.")
 
 
 @pytest.mark.parametrize("srun", ["exit 1", "echo slow >&2; exit 0"])
@@ -164,9 +164,9 @@ def test_a_join_in_an_allocation_tries_it() -> None:
 
 def test_whose_srun_it_is_is_kept(tmp_path: Path) -> None:
     for command, typed in ((("srun", "--overlap", "a"), True), (("torchrun", "a"), False), ((), False)):
-        found = _tried(tmp_path, f'{_RUNS}exec env -i "$@"', "exit 1", *command)
-        assert found is not None
-        assert found.typed is typed
+        step = _tried(tmp_path, f'{_RUNS}exec env -i "$@"', "exit 1", *command)
+        assert step is not None
+        assert step.typed is typed
 
 
 def test_a_refusal_of_all_is_told_by_the_silent_nodes() -> None:
@@ -175,6 +175,6 @@ def test_a_refusal_of_all_is_told_by_the_silent_nodes() -> None:
 
 def test_the_first_names_are_those_that_a_job_needs() -> None:
     lost = [f"OMP_{letter}" for letter in "ABCDEFGHIJ"] + ["MASTER_ADDR"]
-    (found,) = _judged(_lost(*lost, typed=True)).findings
-    assert "tasks, for SLURM_EXPORT_ENV=NONE is set: MASTER_ADDR, OMP_A" in found.what
-    assert found.what.endswith(" and 3 more")
+    (finding,) = _judged(_lost(*lost, typed=True)).findings
+    assert "tasks, for SLURM_EXPORT_ENV=NONE is set: MASTER_ADDR, OMP_A" in finding.what
+    assert finding.what.endswith(" and 3 more")

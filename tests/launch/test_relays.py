@@ -17,7 +17,7 @@ import pytest
 
 from ncclcheck.base import wire
 from ncclcheck.launch import relays
-from ncclcheck.launch.agents import Closed, Event, Events, Said
+from ncclcheck.launch.agents import AgentRecord, Closed, Event, Events
 from ncclcheck.probes.facts import replace
 from ncclcheck.probes.facts.guard import alike
 from tests.helpers import dgx
@@ -78,12 +78,12 @@ def _struck(mark: str, number: int) -> Iterator[list[int]]:
 
     def strike() -> None:
         while not over.wait(0.01) and not struck:
-            for one in psutil.process_iter():
+            for process in psutil.process_iter():
                 with suppress(psutil.Error):
-                    words = one.cmdline()
-                    if words[-1:] == [there_program()] and one.environ().get("NCCL_MARK") == mark:
-                        one.send_signal(number)
-                        struck.append(one.pid)
+                    words = process.cmdline()
+                    if words[-1:] == [there_program()] and process.environ().get("NCCL_MARK") == mark:
+                        process.send_signal(number)
+                        struck.append(process.pid)
                         return
 
     thread = threading.Thread(target=strike)
@@ -164,7 +164,7 @@ def test_once_there_are_orders_an_end_is_an_end() -> None:
     group = _Group()
     order = wire.Listen(address="10.0.0.1")
     group.link.send(None, order)
-    group.say(Said(1, wire.Ended(detail="Connection reset", exit=255)))
+    group.say(AgentRecord(1, wire.RelayedEnd(detail="Connection reset", exit=255)))
     assert group.events.get(timeout=5) == Closed(1, "Connection reset", "", "ssh", 255)
     group.say(Closed(0, "Broken pipe", "", "ssh", 255))
     assert [group.events.get(timeout=5).node for _ in range(2)] == [0, 2]  # type: ignore[union-attr]
@@ -174,7 +174,7 @@ def test_once_there_are_orders_an_end_is_an_end() -> None:
 
 def test_facts_that_fit_no_prototype_are_asked_for_anew() -> None:
     group = _Group()
-    group.say(Said(2, wire.Alike(like=7, differences={})))
+    group.say(AgentRecord(2, wire.Alike(like=7, differences={})))
     end = time.monotonic() + 5
     while not group.added and time.monotonic() < end:
         time.sleep(0.01)
@@ -186,7 +186,7 @@ def test_facts_that_fit_no_prototype_are_asked_for_anew() -> None:
 
 def test_equal_facts_travel_once(tmp_path: Path) -> None:
     """The real relay, over agents that are files: 12 nodes are one and some lines each."""
-    nodes = [replace(one, name=f"h{at}") for at, one in enumerate(dgx.cluster(12).nodes)]
+    nodes = [replace(node, name=f"h{at}") for at, node in enumerate(dgx.cluster(12).nodes)]
     for at, node in enumerate(nodes):
         lines = [
             *wire.lines(wire.Hello(protocol=1, version="", node=at, hostname="", pid=1, python="", path=""), at, 1)
@@ -200,7 +200,7 @@ def test_equal_facts_travel_once(tmp_path: Path) -> None:
     )  # fmt: skip
     assert running.stdin is not None
     assert running.stdout is not None
-    running.stdin.write(wire.order(wire.RELAY, wire.Spread(here=0, agents=agents)))
+    running.stdin.write(wire.order(wire.RELAY, wire.SpreadOrder(here=0, agents=agents)))
     running.stdin.flush()
     assemblers = {at: wire.Assembler() for at in [*range(12), wire.RELAY]}
     told: dict[int, wire.FromAgent] = {}

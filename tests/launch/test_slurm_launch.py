@@ -15,7 +15,7 @@ import pytest
 from ncclcheck.base import wire
 from ncclcheck.base.errors import UsageError
 from ncclcheck.launch import slurm
-from ncclcheck.launch.agents import Closed, Event, Events, Link, Said, TiedLink
+from ncclcheck.launch.agents import AgentRecord, Closed, Event, Events, Link, TiedLink
 from ncclcheck.launch.hosts import nodelist
 from ncclcheck.launch.remote import srun_words
 
@@ -70,7 +70,7 @@ for thread in waits:
 """
 
 # The port is no port of this machine: the agent says at once that its job has ended.
-_JOB = wire.Job(
+_JOB = wire.StartJob(
     run_id="x", endpoint="192.0.2.1:1", is_host=True, local_addr="", nodes=2, ranks_per_node=1, backend="gloo",
     plan=msgspec.Raw(b"{}"), env={}, seconds=5,
 )  # fmt: skip
@@ -94,12 +94,12 @@ class Run:
 
     @property
     def facts(self) -> list[tuple[int, str]]:
-        said = [(e.node, e.record) for e in self.seen if isinstance(e, Said)]
+        said = [(e.node, e.record) for e in self.seen if isinstance(e, AgentRecord)]
         return [(node, record.node.name) for node, record in said if isinstance(record, wire.Facts)]
 
     @property
     def records(self) -> list[wire.FromAgent]:
-        return [event.record for event in self.seen if isinstance(event, Said)]
+        return [event.record for event in self.seen if isinstance(event, AgentRecord)]
 
     @property
     def starts(self) -> list[str]:

@@ -26,7 +26,7 @@ import msgspec
 from tabulate import tabulate
 
 from benchmarks.logs import read
-from ncclcheck.probes.logs.reading import Reading
+from ncclcheck.probes.logs.reading import LogReading
 from ncclcheck.reports.subjects.logs.words.meanings import CONSEQUENCES, HARMLESS
 from tests.lab import Lab, need
 from tests.nccl import from_source, wheels
@@ -73,7 +73,7 @@ def run(folder: Path, versions: list[str], only: set[str], labs: int) -> None:
     """Run them all in some labs at once; what is there already stays."""
     waiting: queue.Queue[tuple[Case, str]] = queue.Queue()
     for version in versions:
-        for case in sorted(CASES, key=lambda one: one.seconds):
+        for case in sorted(CASES, key=lambda case: case.seconds):
             if case.since and _numbers(version) < _numbers(case.since):
                 continue
             if (not only or case.name in only) and not (folder / f"{case.name}-{version}/case.json").exists():
@@ -121,7 +121,7 @@ def _keep(folder: Path, case: Case, version: str, lab: Lab) -> None:
 def judge(folder: Path, half: str) -> list[Judged]:
     """What the reader makes of the logs of all ranks in one."""
     found = []
-    truth = {one.name: one.truth for one in CASES}  # as it is known now
+    truth = {case.name: case.truth for case in CASES}  # as it is known now
     for path in sorted(folder.glob("*/case.json")):
         kept = msgspec.json.decode(path.read_bytes(), type=Kept)
         if half != "all" and held(kept.name) != (half == "held"):
@@ -139,8 +139,8 @@ def reading_of(log: bytes, kind: str, truth: frozenset[str]) -> tuple[list[str],
     Of a silent job no cause may be named, and it may not be called healthy: LOG002 where ranks did not come
     through NCCL's start, else LOG007. Where such a job may tell by chance, its truth is what it tells.
     """
-    told, notes = read(log)
-    named = [one.code for one in told if one.code != _CORES]
+    causes, notes = read(log)
+    named = [cause.code for cause in causes if cause.code != _CORES]
     if kind == "sound":
         return named, not named
     if kind == "silent" and (named == ["LOG002"] or (not named and "LOG007" in notes)):
@@ -156,7 +156,7 @@ def signs(folder: Path) -> list[list[str]]:
     seen: dict[str, dict[str, dict[str, str]]] = {}  # case -> version -> sign -> a line
     for path in sorted(folder.glob("*/case.json")):
         kept = msgspec.json.decode(path.read_bytes(), type=Kept)
-        reading = Reading()
+        reading = LogReading()
         reading.take("log", io.BytesIO((path.parent / "all.log").read_bytes()))
         lines = seen.setdefault(kept.name, {}).setdefault(kept.version, {})
         for event in reading.logs().events:
@@ -197,7 +197,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true")
     given = parser.parse_args()
     if given.what == "list":
-        print(tabulate([[one.name, one.kind, one.done, " ".join(sorted(one.truth))] for one in CASES]))
+        print(tabulate([[case.name, case.kind, case.done, " ".join(sorted(case.truth))] for case in CASES]))
     elif given.what == "build":
         from_source.build(given.versions, wheels.folder() / f"nccl-{given.versions}", given.folder)
     elif given.what == "signs":
@@ -214,11 +214,12 @@ def _table(found: list[Judged], each: bool) -> None:
         of_kind = [one for one in found if one.kept.kind == kind]
         rows.append([kind, len(of_kind), sum(one.right for one in of_kind)])
     print(tabulate(rows, ["kind", "logs", "right"]))
-    for one in found:
-        if each and not one.right:
-            kept = one.kept
+    for judged in found:
+        if each and not judged.right:
+            kept = judged.kept
             print(
-                f"{kept.kind} {kept.name} {kept.version} ({kept.done}): {one.named or 'nothing'}, not {kept.truth}"
+                f"{kept.kind} {kept.name} {kept.version} ({kept.done}): "
+                f"{judged.named or 'nothing'}, not {kept.truth}"
             )
 
 

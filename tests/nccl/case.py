@@ -149,7 +149,7 @@ def stop_second(job: Job) -> None:
 def marked(ranks: Sequence[Rank], after: str) -> list[Rank]:
     """Each says when it has made its first sum (mark:rN), then does this."""
     plan = "init all_reduce sync:20 mark:r{} " + after
-    return [Rank(one.host, one.device, plan.format(place)) for place, one in enumerate(ranks)]
+    return [Rank(rank.host, rank.device, plan.format(place)) for place, rank in enumerate(ranks)]
 
 
 def last(ranks: Sequence[Rank], steps: str) -> list[Rank]:

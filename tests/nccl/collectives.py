@@ -17,9 +17,9 @@ def full(value: float, size: int, dtype: torch.dtype = torch.float32) -> torch.T
     return torch.full((size,), value, dtype=dtype, device="cuda")
 
 
-def same(name: str, found: torch.Tensor, expected: torch.Tensor) -> None:
+def same(name: str, tensor: torch.Tensor, expected: torch.Tensor) -> None:
     """Raises AssertionError with what differs."""
-    assert torch.equal(found.cpu(), expected.cpu()), f"rank {RANK}: {name}: {found[:4]} is not {expected[:4]}"
+    assert torch.equal(tensor.cpu(), expected.cpu()), f"rank {RANK}: {name}: {tensor[:4]} is not {expected[:4]}"
 
 
 def ranks(size: int) -> torch.Tensor:

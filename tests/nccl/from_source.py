@@ -90,7 +90,7 @@ def _generate(sources: Path, version: str, root: Path) -> None:
     values["Version"] = str(int(major) * 10000 + int(minor) * 100 + int(patch))
     template = (sources / "src/nccl.h.in").read_text()
     (root / "include").mkdir()
-    (root / "include/nccl.h").write_text(re.sub(r"\$\{nccl:(\w+)\}", lambda found: values[found[1]], template))
+    (root / "include/nccl.h").write_text(re.sub(r"\$\{nccl:(\w+)\}", lambda match: values[match[1]], template))
     names = ("BRANCH", "COMMIT_HASH")
     (root / "include/nccl_git_version.h").write_text(
         "".join(f'#define NCCL_GIT_{name} "{TAGS[version]}"\n' for name in names)

@@ -246,8 +246,8 @@ class _Running:
 
     def ended(self, folder: Path) -> RankEnded:
         """What it left."""
-        said = folder / f"said.{self.place}"
-        lines = said.read_text().splitlines() if said.exists() else []
+        path = folder / f"said.{self.place}"
+        lines = path.read_text().splitlines() if path.exists() else []
         code = None if self.killed else self.process.returncode
         return RankEnded(
             self.rank.host, "".join(self.lines), code, self.seconds, [json.loads(line) for line in lines]

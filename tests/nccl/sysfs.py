@@ -53,8 +53,8 @@ def _device(host: Host, number: int, port: int, vendor: str, kind: str, category
     switch = host.folder / f"devices/pci0000:00/0000:00:{number + 1:02x}.0/0000:{first - 2:02x}:00.0"
     place = switch / f"0000:{first - 1:02x}:{port:02x}.0/0000:{first + port:02x}:00.0"
     place.mkdir(parents=True)
-    for one in (place, switch):
-        bus = one.parent / "pci_bus" / one.name.rpartition(":")[0]
+    for path in (place, switch):
+        bus = path.parent / "pci_bus" / path.name.rpartition(":")[0]
         if not bus.exists():
             bus.mkdir(parents=True)
             (host.folder / "class/pci_bus.made" / bus.name).symlink_to(bus)
@@ -63,19 +63,19 @@ def _device(host: Host, number: int, port: int, vendor: str, kind: str, category
         "numa_node": "0", "max_link_speed": "32.0 GT/s PCIe", "max_link_width": "16",
         "current_link_speed": "32.0 GT/s PCIe", "current_link_width": "16", "local_cpus": "3",
     }  # fmt: skip
-    for one in (place, place.parent, switch, switch.parent):
+    for path in (place, place.parent, switch, switch.parent):
         for name, text in said.items():
-            (one / name).write_text(f"{text}\n")
-        if not (one / "subsystem").is_symlink():
-            (one / "subsystem").symlink_to("/sys/bus/pci")
-        if one != place:
-            (one / "class").write_text("0x060400\n")  # a bridge
+            (path / name).write_text(f"{text}\n")
+        if not (path / "subsystem").is_symlink():
+            (path / "subsystem").symlink_to("/sys/bus/pci")
+        if path != place:
+            (path / "class").write_text("0x060400\n")  # a bridge
     return place
 
 
 def _empty(folder: Path) -> None:
-    for one in folder.iterdir():
-        if one.is_symlink():
-            one.unlink()
+    for path in folder.iterdir():
+        if path.is_symlink():
+            path.unlink()
         else:
-            shutil.rmtree(one)
+            shutil.rmtree(path)

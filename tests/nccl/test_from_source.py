@@ -37,7 +37,7 @@ def test_ranks_start_and_ras_answers_in_both_forms(version: str) -> None:
         job.ask("h1", json=True)
 
     steps = [f"init mark:r{place} sleep:20" for place in range(4)]
-    ranks = [type(one)(one.host, one.device, plan) for one, plan in zip(four(), steps, strict=True)]
+    ranks = [type(rank)(rank.host, rank.device, plan) for rank, plan in zip(four(), steps, strict=True)]
     with Lab(hosts=2, mgmt=False) as lab:
         ended = Job(lab, ranks, version=version, kernel="done").run(0, ask)
     text, json = (answer.text for answer in ended.ras)

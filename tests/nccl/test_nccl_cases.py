@@ -30,7 +30,7 @@ NIGHTLY = (
 def test_the_truth_of_a_case_is_read_in_its_log(name: str, version: str) -> None:
     need_lab("gcc")
     need(version)
-    case = next(one for one in CASES if one.name == name)
+    case = next(case for case in CASES if case.name == name)
     with Lab(hosts=2, mgmt=False) as lab:
         ended = case.run(lab, version)
     if case.kind == "told":

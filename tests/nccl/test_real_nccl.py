@@ -13,7 +13,7 @@ from tests.nccl import NEWEST, OLDEST, Ended, Job, Rank, need
 from tests.nccl.case import CARDS, SUMS, kill_second, last, marked, pair
 from tests.nccl.cases import CASES
 
-BY_NAME = {one.name: one for one in CASES}
+BY_NAME = {case.name: case for case in CASES}
 SUMS_SEEN = "init all_reduce:5000 sync:20 first:1,2,999 destroy"
 SUM = [3.0, 6.0, 2997.0]  # i from rank 0 and 2 i from rank 1
 

@@ -55,12 +55,12 @@ def _bad(ran: Ran) -> list[str]:
     """What is failed, warned of or unknown, but for what only a busy machine does."""
     assert "Traceback" not in ran.err
     return [
-        f"{one.state.word} {verdict.code} {one.where} {one.what}"
+        f"{finding.state.word} {verdict.code} {finding.where} {finding.what}"
         for verdict in ran.document.verdicts
-        for one in verdict.findings
-        if one.state in (State.FAIL, State.WARN, State.UNKNOWN)
+        for finding in verdict.findings
+        if finding.state in (State.FAIL, State.WARN, State.UNKNOWN)
         and verdict.code not in (*_LATE, "BEN041")  # no CPU is as fast as the GPU that it stands for
-        and not any(words in one.what for words in _SHORT)
+        and not any(words in finding.what for words in _SHORT)
     ]
 
 
@@ -80,7 +80,7 @@ def _launch(library: ctypes.CDLL, name: bytes, *arguments: object) -> int:
     address = ctypes.create_string_buffer(8)
     kept = ctypes.create_string_buffer(name)
     library.__getattr__("__cudaRegisterFunction")(None, address, None, kept, 0, None, None, None, None, None)
-    values = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(one) for one in arguments))  # type: ignore[arg-type]
+    values = (ctypes.c_void_p * len(arguments))(*(ctypes.addressof(argument) for argument in arguments))  # type: ignore[arg-type]
 
     class Dim3(ctypes.Structure):
         _fields_ = [("x", ctypes.c_uint), ("y", ctypes.c_uint), ("z", ctypes.c_uint)]
@@ -175,7 +175,7 @@ def test_sound_gpus_are_ready(run: Run, arguments: tuple[str, ...]) -> None:
         assert ran.code == 0
     else:
         assert ran.document.job.backend == "nccl"
-        assert {one.version for one in ran.document.measurements.transport} <= {"2.27.5"}
+        assert {transport.version for transport in ran.document.measurements.transport} <= {"2.27.5"}
 
 
 @pytest.mark.nightly
@@ -204,8 +204,8 @@ def test_an_injected_fault_is_named(run: Run, fault: str, code: str, culprit: st
     ran = run("bench", *arguments, "--inject", fault, "-o", "json")
     assert ran.code in ((0, 1) if code == "BEN003" else (1, 3))
     assert code in {verdict.code for verdict in ran.document.verdicts if verdict.state not in (State.OK,)}
-    node = next((one.node for one in ran.document.run.ranks if one.rank == 1), "")
-    told = [one.names[0].rpartition("/")[2] for one in ran.document.culprits]
+    node = next((rank.node for rank in ran.document.run.ranks if rank.rank == 1), "")
+    told = [culprit.names[0].rpartition("/")[2] for culprit in ran.document.culprits]
     assert told == [node if culprit == "its node" else culprit]
 
 
@@ -251,13 +251,13 @@ def _joined(cuda: Cuda, lab: Lab, *arguments: str, **env: str) -> Ran:
         if "FAKEVERBS_CARDS" in env:
             told["LD_LIBRARY_PATH"] = f"{cuda.folder}:{build.libraries() / 'verbs'}"
         running.append(host.start(argv, env=told))
-    ended = [(*one.communicate(timeout=240), one.returncode) for one in running]
+    ended = [(*process.communicate(timeout=240), process.returncode) for process in running]
     return _ran(argv, ended[0][2], ended[0][0], "".join(err for _, err, _ in ended))
 
 
 def _kinds(ran: Ran) -> set[str]:
     """What NCCL says that carries the data."""
-    told = [one.connections for one in ran.document.measurements.transport]
+    told = [transport.connections for transport in ran.document.measurements.transport]
     return {link.kind for links in told if isinstance(links, list) for link in links}
 
 

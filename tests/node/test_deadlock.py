@@ -89,18 +89,18 @@ WITHIN = ["gather_object", "m.py:9 in mean", "train.py:4 in log, under if not (r
 def test_who_parted_is_named(stacks: list[list[str]], odd: list[int], fix: str) -> None:
     run = of(*stacks)
     assert [rank.rank for rank in deadlock.parted(run.ranks)] == odd
-    found = _finding(run)
-    assert found.state is State.FAIL
-    assert fix in found.remedies[0].text
-    assert all(" from ".join(stack[:2]) in found.what for stack in stacks)
+    finding = _finding(run)
+    assert finding.state is State.FAIL
+    assert fix in finding.remedies[0].text
+    assert all(" from ".join(stack[:2]) in finding.what for stack in stacks)
     nodes = [Node(name=rank.node) for rank in run.ranks]
     named = culprits(Cluster(command="smoke", nodes=nodes, job=Job(ranks=len(stacks)), run=run))
-    assert [one.names for one in named] == [[f"n{rank}/rank {rank}"] for rank in odd]
+    assert [culprit.names for culprit in named] == [[f"n{rank}/rank {rank}"] for rank in odd]
 
 
 def _finding(run: Run) -> Finding:
     nodes = [Node(name=rank.node) for rank in run.ranks]
-    told = Cluster(command="smoke", nodes=nodes, job=Job(ranks=len(nodes)), run=run)
-    (verdict,) = judge(told, [rule for rule in all_rules() if rule.code == "RUN003"])
-    (found,) = verdict.findings
-    return found
+    cluster = Cluster(command="smoke", nodes=nodes, job=Job(ranks=len(nodes)), run=run)
+    (verdict,) = judge(cluster, [rule for rule in all_rules() if rule.code == "RUN003"])
+    (finding,) = verdict.findings
+    return finding

@@ -24,7 +24,7 @@ def run(changed: dict[int, dict[str, object]], **more: object) -> list[tuple[str
         job=Job(ranks=4),
         run=Run(ranks=ranks, started_job=True, **more),  # type: ignore[arg-type]
     )
-    return [(one.kind, one.names, one.confidence, one.explains) for one in culprits(cluster)]
+    return [(culprit.kind, culprit.names, culprit.confidence, culprit.explains) for culprit in culprits(cluster)]
 
 
 STOPPED, KILLED, STARTING = {"proc_state": "T"}, {"proc_state": "gone", "exit": -9}, {"phase": "start"}
@@ -79,7 +79,7 @@ def test_no_more_time_is_asked_for_where_only_the_end_hangs() -> None:
     (finding,) = every_rank_reached_every_collective(cluster)
     assert finding.state is State.UNKNOWN
     assert "destroy_process_group" in finding.what
-    words = " ".join(line for one in finding.remedies for line in (one.text, *one.commands))
+    words = " ".join(line for remedy in finding.remedies for line in (remedy.text, *remedy.commands))
     assert "py-spy dump" in words
     assert "--deadline" not in words
     assert "--sizes" not in words

@@ -99,19 +99,19 @@ def test_the_variable_of_the_node_that_fails_is_the_cause(
     name: str, value: str, exit_: int, detail: str, count: int
 ) -> None:
     cluster = _died(_three({name: value})[:count], exit_, detail)
-    (found,) = _found(cluster, "VER017")
-    assert (found.state, found.where.node) == (State.FAIL, "h2")
-    assert f"{name}={value}" in found.what
-    assert found.remedies[0].commands == [f"unset {name}  # on h2"]
-    assert [one.names for one in culprits(cluster)] == [["h2"]]
+    (finding,) = _found(cluster, "VER017")
+    assert (finding.state, finding.where.node) == (State.FAIL, "h2")
+    assert f"{name}={value}" in finding.what
+    assert finding.remedies[0].commands == [f"unset {name}  # on h2"]
+    assert [culprit.names for culprit in culprits(cluster)] == [["h2"]]
     assert "VER017" in culprits(cluster)[0].explains
     assert not [one for one in _found(cluster, "VER013") if one.where.node == "h2"]
 
 
 def test_what_the_others_have_is_given_back() -> None:
     cluster = _died(_three({"LD_LIBRARY_PATH": "/opt/old/lib"}, {"LD_LIBRARY_PATH": "/opt/new/lib"}), 1, _SYMBOL)
-    (found,) = _found(cluster, "VER017")
-    assert found.remedies[0].commands == ["export LD_LIBRARY_PATH=/opt/new/lib  # on h2"]
+    (finding,) = _found(cluster, "VER017")
+    assert finding.remedies[0].commands == ["export LD_LIBRARY_PATH=/opt/new/lib  # on h2"]
 
 
 @pytest.mark.parametrize(
@@ -146,7 +146,7 @@ def test_a_preload_that_all_have_or_that_harms_nobody_is_not_accused() -> None:
     assert not _found(_died(_three(jemalloc, jemalloc), -6), "VER017")
     sound = _died(_three(jemalloc), 0)
     assert not _found(sound, "VER017")
-    alone = [one for one in _found(sound, "VER013") if one.where.node == "h2"]
+    alone = [finding for finding in _found(sound, "VER013") if finding.where.node == "h2"]
     assert alone[0].state is State.WARN
     assert alone[0].remedies[0].commands == ["unset LD_PRELOAD  # on h2"]
 
@@ -164,8 +164,8 @@ def test_a_rank_that_raised_names_the_variable_and_not_who_followed() -> None:
         RankState(rank=1, node="h2", pid=2, proc_state="gone", exit=1, error=_GLOO, first=True),
     ]
     nodes = [_node("h1"), _node("h2", {"GLOO_DEVICE_TRANSPORT": "IBVERBS"})]
-    (found,) = _found(_died(nodes, 1, _GLOO, ranks), "VER017")
-    assert found.where.node == "h2"
+    (finding,) = _found(_died(nodes, 1, _GLOO, ranks), "VER017")
+    assert finding.where.node == "h2"
 
 
 def test_a_late_rank_and_the_library_that_slows_it() -> None:
@@ -177,11 +177,11 @@ def test_a_late_rank_and_the_library_that_slows_it() -> None:
         )  # fmt: skip
 
     nodes = _three({"LD_PRELOAD": "/opt/libslow.so", "PYTHONHASHSEED": "1"})
-    told = Measurements(lateness=[late(0, 10.0), late(1, 20_000.0), late(2, 12.0)])
+    measurements = Measurements(lateness=[late(0, 10.0), late(1, 20_000.0), late(2, 12.0)])
     run = Run(started_job=True, ranks=[])
-    (found,) = _found(Cluster(command="bench", nodes=nodes, run=run, measurements=told), "VER017")
-    assert found.where.node == "h2"
-    assert "LD_PRELOAD=/opt/libslow.so" in found.what
+    (finding,) = _found(Cluster(command="bench", nodes=nodes, run=run, measurements=measurements), "VER017")
+    assert finding.where.node == "h2"
+    assert "LD_PRELOAD=/opt/libslow.so" in finding.what
 
 
 @pytest.mark.parametrize(
@@ -198,8 +198,8 @@ def test_what_is_installed_on_one_node_alone(stack: dict[str, Any], detail: str,
     sound: dict[str, Any] = {"numpy": "1.26.4", "torch_libraries": 9, "customised": []}
     sound["preloaded"] = Unread("absent", "no such file")
     nodes = [_node("h1", **sound), _node("h2", **{**sound, **stack}), _node("h3", **sound)]
-    (found,) = _found(_died(nodes, 1, detail), "VER017")
-    assert words in found.what
+    (finding,) = _found(_died(nodes, 1, detail), "VER017")
+    assert words in finding.what
 
 
 @pytest.mark.parametrize(
@@ -226,11 +226,11 @@ def test_what_is_installed_on_one_node_alone(stack: dict[str, Any], detail: str,
     ],
 )  # fmt: skip
 def test_last_words_and_what_they_mean(text: str, means: str, command: str) -> None:
-    told = last_words.told(text)
-    assert told is not None
-    assert means in told.means
-    assert "no Python frame" not in told.line
-    assert any(command in line for fix in told.fix for line in fix.commands)
+    meaning = last_words.meaning(text)
+    assert meaning is not None
+    assert means in meaning.means
+    assert "no Python frame" not in meaning.line
+    assert any(command in line for fix in meaning.fix for line in fix.commands)
 
 
 @pytest.mark.parametrize(
@@ -245,14 +245,14 @@ def test_last_words_and_what_they_mean(text: str, means: str, command: str) -> N
     ],
 )
 def test_a_shells_word_for_a_signal(word: str, means: str) -> None:
-    told = last_words.by_shell(f"starting\n{word}\n")
-    assert told is not None
-    assert means in told.means
+    meaning = last_words.by_shell(f"starting\n{word}\n")
+    assert meaning is not None
+    assert means in meaning.means
 
 
 def test_an_own_module_of_python_is_not_taken_for_the_users() -> None:
     line = "ImportError: cannot import name 'X' from 'queue' (/usr/lib/python3.11/queue.py)"
-    assert last_words.told(line) is None
+    assert last_words.meaning(line) is None
     assert last_words.by_shell("the Killed list is empty, 3 jobs") is None
 
 
@@ -262,9 +262,9 @@ def test_an_own_module_of_python_is_not_taken_for_the_users() -> None:
 def test_a_signal_has_its_usual_meaning(status: int, means: str) -> None:
     rank = RankState(rank=1, node="h2", pid=7, proc_state="gone", exit=status, phase="world", last_step="soak, 1")
     cluster = _died(_three({}), 1, "ChildFailedError", [rank])
-    (found,) = _found(cluster, "RUN003")
-    assert means in found.what
-    assert "is dead" not in found.what
+    (finding,) = _found(cluster, "RUN003")
+    assert means in finding.what
+    assert "is dead" not in finding.what
 
 
 def test_what_ends_python_at_a_login_is_told_with_its_fix() -> None:
@@ -272,27 +272,27 @@ def test_what_ends_python_at_a_login_is_told_with_its_fix() -> None:
         "\nCurrent thread 0x0 (most recent call first):\n  <no Python frame>"  # fmt: skip
     silent = Silence(node="h2", last_step="", since_s=1.0, detail=said, via="ssh", exit=1)
     run = Run(silent=[silent])
-    (found,) = _found(Cluster(command="env", nodes=[], run=run), "RUN001")
-    assert "its own standard library" in found.what
-    assert "no Python frame" not in found.what
-    assert "unset PYTHONHOME PYTHONPATH" in found.remedies[0].commands
+    (finding,) = _found(Cluster(command="env", nodes=[], run=run), "RUN001")
+    assert "its own standard library" in finding.what
+    assert "no Python frame" not in finding.what
+    assert "unset PYTHONHOME PYTHONPATH" in finding.remedies[0].commands
 
 
 def test_a_file_that_hides_a_module() -> None:
     mine = Hiding(module="queue", path="/home/kim/queue.py", by="the working directory")
     other = Hiding(module="this", path="/home/kim/this.py", by="the working directory")  # torch imports none of it
     nodes = [_node("h1", hiding=[mine, other]), _node("h2", hiding=[mine])]
-    (found,) = _found(Cluster(command="env", nodes=nodes), "VER018")
-    assert (found.state, found.where.node) == (State.WARN, None)
-    assert found.remedies[0].commands == ["mv /home/kim/queue.py /home/kim/my_queue.py"]
+    (finding,) = _found(Cluster(command="env", nodes=nodes), "VER018")
+    assert (finding.state, finding.where.node) == (State.WARN, None)
+    assert finding.remedies[0].commands == ["mv /home/kim/queue.py /home/kim/my_queue.py"]
 
 
 def test_a_file_that_hides_a_module_and_ended_a_rank() -> None:
     mine = Hiding(module="queue", path="/opt/x/queue.py", by="PYTHONPATH")
     nodes = [_node("h1", hiding=[]), _node("h2", hiding=[mine])]
     words = "ImportError: cannot import name 'Queue' from 'queue' (/opt/x/queue.py)"
-    (found,) = _found(_died(nodes, 1, words), "VER018")
-    assert (found.state, found.where.node) == (State.FAIL, "h2")
+    (finding,) = _found(_died(nodes, 1, words), "VER018")
+    assert (finding.state, finding.where.node) == (State.FAIL, "h2")
 
 
 def test_files_of_torch_and_numpy_that_differ() -> None:
@@ -300,16 +300,24 @@ def test_files_of_torch_and_numpy_that_differ() -> None:
         _node("h1", torch_libraries=9, numpy="1.26.4"),
         _node("h2", torch_libraries=8, numpy="2.1.0", torch="2.1.0"),
     ]
-    assert not [one for one in _found(Cluster(command="env", nodes=nodes), "VER019") if one.state is State.WARN]
+    assert not [
+        finding for finding in _found(Cluster(command="env", nodes=nodes), "VER019") if finding.state is State.WARN
+    ]
     nodes = [_node("h1", torch_libraries=9, numpy="2.0.1"), _node("h2", torch_libraries=9, numpy="2.3.1")]
-    assert not [one for one in _found(Cluster(command="env", nodes=nodes), "VER019") if one.state is State.WARN]
+    assert not [
+        finding for finding in _found(Cluster(command="env", nodes=nodes), "VER019") if finding.state is State.WARN
+    ]
     lacks = Unread("absent", "numpy is not installed")
     nodes = [_node("h1", numpy="2.0.1"), _node("h2", numpy=lacks, torch_libraries=7), _node("h3", numpy="2.0.2")]
-    told = [one for one in _found(Cluster(command="env", nodes=nodes), "VER019") if one.state is State.WARN]
-    assert [one.where.node for one in told] == ["h2"]
+    findings = [
+        finding for finding in _found(Cluster(command="env", nodes=nodes), "VER019") if finding.state is State.WARN
+    ]
+    assert [finding.where.node for finding in findings] == ["h2"]
     old = [_node("h1", torch="2.1.0", numpy="2.0.1"), _node("h2", torch="2.1.0", numpy="2.0.1")]
-    told = [one for one in _found(Cluster(command="env", nodes=old), "VER019") if one.state is State.WARN]
-    assert "was built for numpy 1" in told[0].what
+    findings = [
+        finding for finding in _found(Cluster(command="env", nodes=old), "VER019") if finding.state is State.WARN
+    ]
+    assert "was built for numpy 1" in findings[0].what
 
 
 def test_a_tmpdir_that_is_passed_over() -> None:
@@ -319,9 +327,9 @@ def test_a_tmpdir_that_is_passed_over() -> None:
         msgspec.structs.replace(_node("h2", {"TMPDIR": "/scratch/gone"}), host=Host(tmp=space)),
     ]
     nodes[0] = msgspec.structs.replace(nodes[0], host=Host(tmp=space))
-    (found,) = _found(Cluster(command="env", nodes=nodes), "HST004")
-    assert (found.state, found.where.node) == (State.WARN, "h2")
-    assert found.remedies[0].commands == ["mkdir -p /scratch/gone  # on h2", "unset TMPDIR  # on h2"]
+    (finding,) = _found(Cluster(command="env", nodes=nodes), "HST004")
+    assert (finding.state, finding.where.node) == (State.WARN, "h2")
+    assert finding.remedies[0].commands == ["mkdir -p /scratch/gone  # on h2", "unset TMPDIR  # on h2"]
 
 
 def test_files_beside_the_job_are_found_as_python_finds_them(
@@ -336,7 +344,7 @@ def test_files_beside_the_job_are_found_as_python_finds_them(
         (tmp_path / file).touch()
     monkeypatch.chdir(tmp_path / "beside")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/on_path")
-    found = [(one.module, one.path.removeprefix(f"{tmp_path}/"), one.by) for one in modules.hiding()]
+    found = [(hiding.module, hiding.path.removeprefix(f"{tmp_path}/"), hiding.by) for hiding in modules.hiding()]
     assert found == [
         ("numpy", "on_path/numpy.py", "PYTHONPATH"),
         ("types", "on_path/types.py", "PYTHONPATH"),
@@ -354,8 +362,8 @@ def test_ncclcheck_is_not_misled_by_a_queue_py(ncclcheck: Command, tmp_path: Pat
     ran = ncclcheck("env", "-o", "json", PYTHONPATH=f"{tmp_path}/old:{ROOT}")
     assert ran.code == 0
     assert "mine" not in ran.err
-    (verdict,) = (one for one in ran.document.verdicts if one.code == "VER018")
-    told = " ".join(one.what for one in verdict.findings)
+    (verdict,) = (verdict for verdict in ran.document.verdicts if verdict.code == "VER018")
+    told = " ".join(finding.what for finding in verdict.findings)
     assert all(f"{tmp_path}/{file}" in told for file in ("queue.py", "old/logging.py", "old/queue.py"))
 
 

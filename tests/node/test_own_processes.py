@@ -37,9 +37,9 @@ def _ended(module: str, folder: str) -> tuple[RankState, Run]:
 
 
 def _said(module: str, folder: str) -> tuple[str, str]:
-    told = lost.meaning_of(*_ended(module, folder))
-    assert told is not None
-    return told.means, told.fix[0].commands[0]
+    meaning = lost.meaning_of(*_ended(module, folder))
+    assert meaning is not None
+    return meaning.means, meaning.fix[0].commands[0]
 
 
 def test_a_module_without_the_main_guard(tmp_path: object) -> None:

@@ -23,17 +23,17 @@ def test_a_record_survives(name: str, node: int, seq: int) -> None:
 
 def test_of_two_records_at_once_the_later_one_survives() -> None:
     """A channel is in order: whoever begins ever new records keeps one of them at a time."""
-    first, second = wire.Step(text="a" * 3000), wire.Step(text="b" * 3000)
+    first, second = wire.StepNotice(text="a" * 3000), wire.StepNotice(text="b" * 3000)
     a, b = list(wire.lines(first, 0, 1)), list(wire.lines(second, 0, 2))
     mixed = [line for pair in zip(a, b, strict=True) for line in pair]
     assert _feed(wire.Assembler(), mixed) == [second]
 
 
 def test_a_lost_piece_loses_only_its_record() -> None:
-    broken = list(wire.lines(wire.Step(text="x" * 3000), 0, 1))
-    whole = list(wire.lines(wire.Step(text="y"), 0, 2))
+    broken = list(wire.lines(wire.StepNotice(text="x" * 3000), 0, 1))
+    whole = list(wire.lines(wire.StepNotice(text="y"), 0, 2))
     assembler = wire.Assembler()
-    assert _feed(assembler, [broken[0], *broken[2:], *whole]) == [wire.Step(text="y")]
+    assert _feed(assembler, [broken[0], *broken[2:], *whole]) == [wire.StepNotice(text="y")]
     assert assembler.noise
 
 

@@ -16,7 +16,7 @@ from ncclcheck.reports.judgement.rule import all_rules
 from ncclcheck.reports.recommend.settings import measured
 from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.subjects.job import tuning
-from ncclcheck.reports.subjects.job.tuning import Search
+from ncclcheck.reports.subjects.job.tuning import TuningSearch
 
 RULE = [rule for rule in all_rules() if rule.code == "BEN020"]
 
@@ -31,31 +31,34 @@ def state(told: Tuning | None) -> State:
 
 def test_a_gain_of_10_percent_is_found_and_recommended() -> None:
     runs = [planted(0.10, random.Random(f"tests gain {number}")) for number in range(20)]
-    chosen = [tuning.named(one) for told in runs if (one := tuning.recommended(told))]
+    chosen = [tuning.named(tried) for run in runs if (tried := tuning.recommended(run))]
     assert chosen.count("NCCL_GOOD=1") >= 19
-    told = next(told for told in runs if tuning.recommended(told))
-    found = measured.weighed(Site(cluster(told), []), [])
-    assert [(one.variable, one.action, one.basis) for one in found] == [("NCCL_GOOD", "set", "measured")]
+    told = next(run for run in runs if tuning.recommended(run))
+    recommendations = measured.weighed(Site(cluster(told), []), [])
+    assert [
+        (recommendation.variable, recommendation.action, recommendation.basis)
+        for recommendation in recommendations
+    ] == [("NCCL_GOOD", "set", "measured")]
     assert state(told) is State.OK
 
 
 def test_without_a_gain_nothing_is_recommended() -> None:
     runs = [planted(0.0, random.Random(f"tests none {number}")) for number in range(20)]
-    assert not [told for told in runs if tuning.recommended(told)]
+    assert not [run for run in runs if tuning.recommended(run)]
     told = runs[0]
     assert not measured.weighed(Site(cluster(told), []), [])
     assert state(told) is State.OK
 
 
-def fed(answers: dict[str, object], *, short_of_time: bool = False) -> Search:
+def fed(answers: dict[str, object], *, short_of_time: bool = False) -> TuningSearch:
     """Candidates NCCL_A, NCCL_B ..., whose pairs always come out the same; a text: the job ends with it."""
-    search = Search([Candidate(variable=f"NCCL_{name}", value="1") for name in answers], (4, 8))
+    search = TuningSearch([Candidate(variable=f"NCCL_{name}", value="1") for name in answers], (4, 8))
     pairs = search.pairs()
     settings = next(pairs, None)
     number = 0
     while settings is not None:
         number += 1
-        said = [answers[one.variable.removeprefix("NCCL_")] for one in settings]
+        said = [answers[setting.variable.removeprefix("NCCL_")] for setting in settings]
         texts = [one for one in said if isinstance(one, str)]
         factor = math.prod(one for one in said if isinstance(one, float))
         jitter = 1 + 0.002 * (number % 3)
@@ -71,7 +74,7 @@ def fed(answers: dict[str, object], *, short_of_time: bool = False) -> Search:
 
 def test_verdicts() -> None:
     told = fed({"A": 1.2, "B": 1.0, "C": 0.8, "D": "dead rank"}).tuning()
-    assert [tuning.verdict(one) for one in told.tried] == ["gains", "same", "loses", "failed"]
+    assert [tuning.verdict(tried) for tried in told.tried] == ["gains", "same", "loses", "failed"]
     assert told.whole is not None
     assert tuning.named(told.whole) == "NCCL_A=1"
     assert told.whole.pairs == 8
@@ -86,7 +89,7 @@ def test_where_time_runs_out_what_gains_is_measured_once_more_as_a_whole() -> No
 
 
 def test_where_nothing_gains_by_then_the_search_goes_on() -> None:
-    search, key = Search([Candidate(variable="NCCL_A", value="1")], (4, 8)), ("all_reduce", 2**20)
+    search, key = TuningSearch([Candidate(variable="NCCL_A", value="1")], (4, 8)), ("all_reduce", 2**20)
     pairs = search.pairs()
     next(pairs)
     with suppress(StopIteration):
@@ -99,7 +102,7 @@ def test_where_nothing_gains_by_then_the_search_goes_on() -> None:
 
 def test_what_is_without_promise_is_measured_no_further() -> None:
     told = fed({"A": 1.2, "B": 0.99, "C": 0.8}).tuning()
-    assert [one.pairs for one in told.tried] == [8, 4, 4]
+    assert [tried.pairs for tried in told.tried] == [8, 4, 4]
 
 
 def test_a_whole_that_does_not_run_is_not_recommended() -> None:
@@ -137,14 +140,14 @@ def test_a_file_with_too_few_comparisons_makes_no_interval_narrower() -> None:
     told = planted(0.0, random.Random("tests file"))
     few = tuning.completed(Measurements(tuning=replace(told, comparisons=1))).tuning
     assert few is not None
-    for one, other in zip(few.tried, told.tried, strict=True):
-        for row, held in zip(one.rows, other.rows, strict=True):
+    for tried, other in zip(few.tried, told.tried, strict=True):
+        for row, held in zip(tried.rows, other.rows, strict=True):
             assert (row.low is None) == (held.low is None)
 
 
 @pytest.mark.parametrize("count", [1, 6])
 def test_every_candidate_is_measured_to_the_first_look(count: int) -> None:
-    search = Search(candidates(count), LOOKS)
+    search = TuningSearch(candidates(count), LOOKS)
     first = []
     pairs = search.pairs()
     settings: list[Candidate] | None = next(pairs)
@@ -161,7 +164,7 @@ def test_every_candidate_is_measured_to_the_first_look(count: int) -> None:
 @pytest.mark.parametrize(("gain", "told_as"), [(1.10, State.NOTE), (0.93, State.OK), (0.90, State.OK)])
 def test_what_noise_hides_is_not_called_no_difference(gain: float, told_as: State) -> None:
     """Jobs that differ by a third from one to the next, as on cores that ten processes want."""
-    search, number = Search([Candidate(variable="NCCL_A", value="1")], (8,)), 0
+    search, number = TuningSearch([Candidate(variable="NCCL_A", value="1")], (8,)), 0
     pairs = search.pairs()
     settings = next(pairs, None)
     while settings is not None:

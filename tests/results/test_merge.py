@@ -95,8 +95,8 @@ def _bench(suffix: str = "", slower: float = 1.0) -> Saved:
         text = text.replace("10.41.8.1", "10.41.8.11")
     saved = jsondoc.decode(text.encode(), Policy())
     rows = [_slowed(row, slower) for row in saved.cluster.measurements.collectives]
-    found = replace(saved.cluster.measurements, collectives=rows)
-    return replace(saved, cluster=replace(saved.cluster, measurements=found))
+    measurements = replace(saved.cluster.measurements, collectives=rows)
+    return replace(saved, cluster=replace(saved.cluster, measurements=measurements))
 
 
 def _slowed(row: Collective, factor: float) -> Collective:
@@ -112,10 +112,12 @@ def test_jobs_on_other_nodes_are_side_by_side() -> None:
     whole = merged([("a.json", first), ("b.json", second)]).cluster
     names = [node.name for node in first.cluster.nodes]
     assert [node.name for node in whole.nodes] == [*names, *(f"{name}x" for name in names)]
-    ranks = {one.rank: one.node for one in whole.run.ranks}
+    ranks = {rank.rank: rank.node for rank in whole.run.ranks}
     assert len(ranks) == len(whole.run.ranks) == whole.job.ranks == 2 * first.cluster.job.ranks
-    assert {one.node for one in whole.measurements.rank_speeds} <= {node.name for node in whole.nodes}
-    assert all(ranks[one.rank] == one.node for one in whole.measurements.rank_speeds)
+    assert {rank_speed.node for rank_speed in whole.measurements.rank_speeds} <= {
+        node.name for node in whole.nodes
+    }
+    assert all(ranks[rank_speed.rank] == rank_speed.node for rank_speed in whole.measurements.rank_speeds)
     assert whole.measurements.collectives == second.cluster.measurements.collectives, "the slower rows"
 
 
@@ -165,8 +167,8 @@ def test_what_cannot_be_merged_is_named(change: Callable[[Saved], Saved], why: s
 
 def _of_a_join(index: int, rank: int, outcome: Literal["open", "refused"], missing: list[str]) -> Saved:
     saved = _saved(_alone(stories.document(_STORY), index))
-    told = Meeting(endpoint="h1:29500", told_by="options", outcome=outcome, node_rank=rank, detail="no way")
-    job = replace(saved.cluster.job, launcher="join", nodes_asked=2, missing=missing, meeting=told)
+    meeting = Meeting(endpoint="h1:29500", told_by="options", outcome=outcome, node_rank=rank, detail="no way")
+    job = replace(saved.cluster.job, launcher="join", nodes_asked=2, missing=missing, meeting=meeting)
     silent = [Silence(node=name, last_step="", since_s=9.0) for name in missing if not rank]
     return replace(saved, cluster=replace(saved.cluster, job=job, run=Run(silent=silent)))
 
@@ -176,11 +178,11 @@ def test_a_node_that_node_rank_0_never_saw_is_named_once_with_its_own_reason() -
     whole = merged([("lead.json", lead), ("other.json", other)]).cluster
     name = other.cluster.nodes[0].name
     assert (whole.job.nodes_asked, whole.job.nodes_answered, whole.job.missing) == (2, 2, [])
-    assert [(one.node, one.detail) for one in whole.run.silent] == [
+    assert [(silence.node, silence.detail) for silence in whole.run.silent] == [
         (name, "node rank 0 was not reached at h1:29500: no way")
     ]
     run001 = next(verdict for verdict in judge(whole) if verdict.code == "RUN001")
-    assert (run001.state, [one.where.node for one in run001.findings]) == (State.UNKNOWN, [name])
+    assert (run001.state, [finding.where.node for finding in run001.findings]) == (State.UNKNOWN, [name])
 
 
 def test_what_was_missing_stays_missing_and_the_time_is_the_first() -> None:

@@ -30,7 +30,7 @@ NOBODY = 65534
     [
         (lambda path: saved.load(path, "report", Policy()), UsageError),
         (hostfile.from_file, UsageError),
-        (settings_files.read, settings_files.Unreadable),
+        (settings_files.read, settings_files.NoSettings),
     ],
 )
 @pytest.mark.parametrize("writer", [False, True], ids=["no-writer", "silent-writer"])
@@ -52,7 +52,7 @@ def test_a_pipe_that_brings_nothing_is_refused(
     [
         (lambda path: saved.load(path, "--baseline", Policy()), UsageError),
         (hostfile.from_file, UsageError),
-        (settings_files.read, settings_files.Unreadable),
+        (settings_files.read, settings_files.NoSettings),
     ],
 )
 @pytest.mark.parametrize(

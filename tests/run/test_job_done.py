@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 import pytest
 
 from ncclcheck.base import wire
-from ncclcheck.launch.agents import Closed, Said
+from ncclcheck.launch.agents import AgentRecord, Closed
 from ncclcheck.probes.facts import RankState
 from ncclcheck.run.gather import Gathered
 
@@ -30,7 +30,7 @@ def _gathered(world: int, done: Collection[int], others: Collection[int] = (), *
     gathered.begin_job([0, 1], world=world)
     for rank in (*done, *others):
         told = RankState(rank=rank, node="ab"[rank // 2], phase="done" if rank in done else "world", **state)  # type: ignore[arg-type]
-        gathered.take(Said(rank // 2, wire.Rank(state=told)))
+        gathered.take(AgentRecord(rank // 2, wire.RankReport(state=told)))
     return gathered
 
 

@@ -93,9 +93,9 @@ def test_a_node_of_a_join_says_which_signal_ended_its_agent(status: int | None, 
 
 def test_what_holds_up_the_start_of_an_agent_is_seen(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text("")
-    held = tmp_path / "held.txt"
-    held.write_text("x")
-    script = f"exec 7<{held}; sleep 60 & echo ready; wait"
+    path = tmp_path / "held.txt"
+    path.write_text("x")
+    script = f"exec 7<{path}; sleep 60 & echo ready; wait"
     env = {**_ENV, "PYTHONPATH": f"{tmp_path}:/not/there"}
     with subprocess.Popen(
         ["/bin/sh", "-c", script], env=env, stdout=subprocess.PIPE, start_new_session=True
@@ -108,7 +108,7 @@ def test_what_holds_up_the_start_of_an_agent_is_seen(tmp_path: Path) -> None:
         os.killpg(child.pid, signal.SIGKILL)
     assert found.custom == [f"{tmp_path}/sitecustomize.py"]
     assert found.children == ["sleep 60"]
-    assert str(held) in found.files
+    assert str(path) in found.files
     assert (found.hangs, found.tight) == ("", [])
 
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from ncclcheck.base import endpoint, wire
-from ncclcheck.launch.agents import Closed, Said
+from ncclcheck.launch.agents import AgentRecord, Closed
 from ncclcheck.probes.facts import JobEnd
 from ncclcheck.run.gather import Gathered
 from ncclcheck.run.jobs import TorchJob
-from ncclcheck.run.place import Place
+from ncclcheck.run.place import MeetingPlace
 from ncclcheck.run.plan.starts import JobStart
 
 
@@ -42,7 +42,7 @@ class _Session:
         self.ports.append(orders[0])
         taken = len(self.ports) <= self._taken
         end = JobEnd(node="a", exit=None if taken else 0, detail="it is taken" if taken else "")
-        self.gathered.take(Said(0, wire.JobEnded(end=end, port_taken=taken)))
+        self.gathered.take(AgentRecord(0, wire.JobEnded(end=end, port_taken=taken)))
         self.stopped_by = self.stopped_by or ("early end" if taken else "")
         return "early end" if taken else ""
 
@@ -57,7 +57,7 @@ def _job(taken: int, given: str = "") -> tuple[TorchJob, _Session]:
         links=lambda: {0: SimpleNamespace(address="10.0.0.1")},
     )
     job: Any = TorchJob.__new__(TorchJob)
-    job.session, job.place, job.shape = session, Place(stages, JobStart()), None
+    job.session, job.place, job.shape = session, MeetingPlace(stages, JobStart()), None
     job._orders = lambda *_: {0: job.place.store(0)}
     job._complete = lambda: True
     return job, session

@@ -57,26 +57,26 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_script_says_what_is_examined_and_how(tmp_path: Path) -> None:
-    found, said = _filled(SCRIPT, tmp_path)
-    assert (found.data, found.workers, found.backend) == ("train.py:make_dataset", 3, "gloo")
-    assert (found.factory_limit, found.settings) == (120.0, {"NCCL_IB_TIMEOUT": "23"})
+    options, said = _filled(SCRIPT, tmp_path)
+    assert (options.data, options.workers, options.backend) == ("train.py:make_dataset", 3, "gloo")
+    assert (options.factory_limit, options.settings) == (120.0, {"NCCL_IB_TIMEOUT": "23"})
     assert len(said) == 5
-    data = preflight_plan.data(found)
+    data = preflight_plan.data(options)
     assert (data.factory, data.workers, data.factory_limit) == ("train.py:make_dataset", 3, 120.0)
-    assert preflight_plan.smoke(found).backend == "gloo"
+    assert preflight_plan.smoke(options).backend == "gloo"
 
 
 def test_how_it_starts_is_how_jobs_are_started(tmp_path: Path) -> None:
-    found, _ = _filled(SPAWNED, tmp_path)
-    assert found.begin == JobStart(start="spawn", init="tcp", url="tcp://node1:29500")
-    assert found.nproc_per_node == 4
-    assert preflight_plan.bench(found).begin == preflight_plan.smoke(found).begin == found.begin
+    options, _ = _filled(SPAWNED, tmp_path)
+    assert options.begin == JobStart(start="spawn", init="tcp", url="tcp://node1:29500")
+    assert options.nproc_per_node == 4
+    assert preflight_plan.bench(options).begin == preflight_plan.smoke(options).begin == options.begin
 
 
 def test_what_was_typed_counts(tmp_path: Path) -> None:
     typed = PreflightOptions(data="mine:data", backend="nccl")
-    found, _ = _filled(SCRIPT, tmp_path, typed)
-    assert (found.data, found.backend) == ("mine:data", "nccl")
+    options, _ = _filled(SCRIPT, tmp_path, typed)
+    assert (options.data, options.backend) == ("mine:data", "nccl")
 
 
 @pytest.mark.parametrize(
@@ -89,8 +89,8 @@ def test_what_was_typed_counts(tmp_path: Path) -> None:
     ],
 )
 def test_a_factory_that_cannot_be_called_alone_is_not_taken(old: str, new: str, tmp_path: Path) -> None:
-    found, _ = _filled(SCRIPT.replace(old, new), tmp_path)
-    assert found.data == ""
+    options, _ = _filled(SCRIPT.replace(old, new), tmp_path)
+    assert options.data == ""
 
 
 def test_what_follows_is_a_command_or_the_scripts_arguments() -> None:

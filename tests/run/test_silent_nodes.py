@@ -18,7 +18,7 @@ _NEVER = {"last_step": "", "since_s": 26.0, "waited_s": 26.0}
 
 
 def told(*silent: Silence, **job: Any) -> list[Finding]:
-    names = [one.node for one in silent]
+    names = [silence.node for silence in silent]
     cluster = Cluster(command="bench", job=Job(nodes_asked=3, missing=names, **job), run=Run(silent=list(silent)))
     verdict = judge(cluster, [rule for rule in all_rules() if rule.code == "RUN001"])[0]
     assert verdict.state is State.UNKNOWN
@@ -26,12 +26,12 @@ def told(*silent: Silence, **job: Any) -> list[Finding]:
 
 
 def one(**silence: Any) -> Finding:
-    (found,) = told(Silence(**{"node": "h3", **silence}))
-    return found
+    (finding,) = told(Silence(**{"node": "h3", **silence}))
+    return finding
 
 
-def _fixes(found: Finding) -> str:
-    return " ".join(" ".join([fix.text, *fix.commands]) for fix in found.remedies)
+def _fixes(finding: Finding) -> str:
+    return " ".join(" ".join([fix.text, *fix.commands]) for fix in finding.remedies)
 
 
 @pytest.mark.parametrize(
@@ -129,10 +129,10 @@ def _fixes(found: Finding) -> str:
     ],
 )
 def test_signs(silence: dict[str, Any], what: str, fix: str) -> None:
-    found = one(**silence)
-    assert what in found.what
-    assert fix in _fixes(found)
-    assert ("kernel log" in _fixes(found)) is (fix == "kernel log")
+    finding = one(**silence)
+    assert what in finding.what
+    assert fix in _fixes(finding)
+    assert ("kernel log" in _fixes(finding)) is (fix == "kernel log")
 
 
 def test_a_node_that_was_never_started_is_to_be_started() -> None:
@@ -143,10 +143,10 @@ def test_a_node_that_was_never_started_is_to_be_started() -> None:
         arrivals=[Arrival(outcome="joined", node_rank=1, name="h2", address="10.0.0.2", nodes=3)],
     )
     silence = Silence(node="node rank 2", last_step="", since_s=2.0, detail="it did not join within 10 s")
-    (found,) = told(silence, launcher="join", meeting=meeting)
-    assert "did not join within 10 s" in found.what
+    (finding,) = told(silence, launcher="join", meeting=meeting)
+    assert "did not join within 10 s" in finding.what
     line = "ncclcheck bench --nodes 3 --node-rank 2 --rdzv-endpoint 10.0.0.1:29500"
-    assert found.remedies[0].commands == [line]
+    assert finding.remedies[0].commands == [line]
 
 
 def test_a_prolog_that_fails_comes_before_the_job_that_ends_of_it() -> None:
@@ -163,8 +163,8 @@ def test_a_prolog_that_fails_comes_before_the_job_that_ends_of_it() -> None:
 
 def test_what_befell_all_of_a_step_is_said_once() -> None:
     said = "slurmstepd: error: *** STEP 1.0 ON e0 CANCELLED AT 2026-11-22T10:00:00 ***"
-    (found,) = told(*(Silence(node=f"e{n}", last_step=_STEP, since_s=3.0, detail=said) for n in range(4)))
-    assert found.what.endswith("(e[0-3])")
+    (finding,) = told(*(Silence(node=f"e{n}", last_step=_STEP, since_s=3.0, detail=said) for n in range(4)))
+    assert finding.what.endswith("(e[0-3])")
 
 
 @pytest.mark.parametrize(
@@ -177,19 +177,19 @@ def test_what_befell_all_of_a_step_is_said_once() -> None:
     ],
 )
 def test_times_say_what_they_count(silence: dict[str, Any], what: str) -> None:
-    found = one(**silence)
-    assert found.what == what
-    assert "kernel log" not in _fixes(found)
+    finding = one(**silence)
+    assert finding.what == what
+    assert "kernel log" not in _fixes(finding)
 
 
 def test_a_probe_that_was_the_last_word_points_at_a_driver() -> None:
-    found = one(last_step="probes nccl gpu storage", since_s=20.0, step_s=20.0, waited_s=21.0)
-    assert "kernel log" in _fixes(found)
+    finding = one(last_step="probes nccl gpu storage", since_s=20.0, step_s=20.0, waited_s=21.0)
+    assert "kernel log" in _fixes(finding)
 
 
 def test_everything_that_was_seen_is_evidence() -> None:
     look = Look(came="no", said="down*, reason: Not responding")
-    found = one(
+    finding = one(
         last_step="",
         since_s=9.0,
         via="srun",
@@ -198,7 +198,7 @@ def test_everything_that_was_seen_is_evidence() -> None:
         exit=1,
         look=look,
     )
-    assert [(seen.source, seen.value) for seen in found.evidence] == [
+    assert [(seen.source, seen.value) for seen in finding.evidence] == [
         ("last step", "none: its agent never spoke"),
         ("srun", "srun: words of another kind"),
         ("printed before our agent spoke", "Welcome"),
@@ -208,29 +208,29 @@ def test_everything_that_was_seen_is_evidence() -> None:
 
 
 def test_names_cannot_become_commands() -> None:
-    found = one(node="$(id)", last_step="", since_s=9.0, via="ssh", look=Look(came="in"))
-    assert "ssh -o BatchMode=yes '$(id)' true" in _fixes(found)
+    finding = one(node="$(id)", last_step="", since_s=9.0, via="ssh", look=Look(came="in"))
+    assert "ssh -o BatchMode=yes '$(id)' true" in _fixes(finding)
 
 
 def test_a_suspended_job_is_told_as_that() -> None:
-    one = Silence(
+    silence = Silence(
         node="b",
         last_step="start torchrun",
         since_s=20,
         look=Look(came="no", said="job 12: SUSPENDED"),
         via="srun",
     )
-    (found,) = silent.findings(Cluster(run=Run(silent=[one])))
-    assert "Slurm has suspended job 12" in found.what
-    assert any("scontrol resume 12" in remedy.commands for remedy in found.remedies)
+    (finding,) = silent.findings(Cluster(run=Run(silent=[silence])))
+    assert "Slurm has suspended job 12" in finding.what
+    assert any("scontrol resume 12" in remedy.commands for remedy in finding.remedies)
 
 
 def test_an_agent_that_the_kernel_did_not_kill_was_ended_by_somebody() -> None:
     gone = Look(came="ran", state="gone", oom=False)
-    one = Silence(node="b", last_step="start torchrun", since_s=2, via="ssh", exit=255, look=gone)
-    (found,) = silent.findings(Cluster(run=Run(silent=[one])))
-    assert "killed, not by the OOM killer (dmesg)" in found.what
-    assert not any("memory" in remedy.text for remedy in found.remedies)
+    silence = Silence(node="b", last_step="start torchrun", since_s=2, via="ssh", exit=255, look=gone)
+    (finding,) = silent.findings(Cluster(run=Run(silent=[silence])))
+    assert "killed, not by the OOM killer (dmesg)" in finding.what
+    assert not any("memory" in remedy.text for remedy in finding.remedies)
 
 
 _SHELL = StartStep(step="shell", at_s=1.0)
@@ -279,19 +279,19 @@ _SHELL = StartStep(step="shell", at_s=1.0)
 def test_the_start_of_an_agent_is_told_step_by_step(
     start: list[StartStep], look: Look | None, what: str, fix: str
 ) -> None:
-    found = one(**_NEVER, via="ssh", start=start, look=look)
-    assert what in found.what
-    assert fix in _fixes(found)
-    assert "shell after 1 s" in str(found.evidence)
+    finding = one(**_NEVER, via="ssh", start=start, look=look)
+    assert what in finding.what
+    assert fix in _fixes(finding)
+    assert "shell after 1 s" in str(finding.evidence)
 
 
 def test_limits_of_a_login_explain_an_end_without_a_word() -> None:
-    found = one(**_NEVER, via="ssh", exit=255, look=Look(came="ran", tight=["stack size 65536"]))
-    assert "limits of a login there: stack size 65536" in found.what
-    assert "ulimit" in _fixes(found)
+    finding = one(**_NEVER, via="ssh", exit=255, look=Look(came="ran", tight=["stack size 65536"]))
+    assert "limits of a login there: stack size 65536" in finding.what
+    assert "ulimit" in _fixes(finding)
 
 
 def test_an_agent_whose_output_comes_as_errors_is_told_as_that() -> None:
     words = "ncclcheck: its agent's words come on its error output"
-    found = one(**_NEVER, via="ssh", look=Look(came="in"), detail=words)
-    assert "turns output into errors (exec 1>&2" in found.what
+    finding = one(**_NEVER, via="ssh", look=Look(came="in"), detail=words)
+    assert "turns output into errors (exec 1>&2" in finding.what

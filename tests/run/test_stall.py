@@ -29,7 +29,7 @@ class Case:
         """What an agent says of a rank that it looked at."""
         state = RankState(rank=rank, node="a", phase="world", last_step=STEP, ticks=ticks, since_s=since)
         self.gathered.ranks[rank] = state
-        self.stall.heard(wire.Rank(state=state))
+        self.stall.heard(wire.RankReport(state=state))
 
     def wait(self, seconds: int) -> None:
         """Ask every second, as the session does."""
@@ -69,8 +69,8 @@ def test_the_rank_that_did_not_come_is_the_one_that_is_told(capsys: pytest.Captu
 
 @pytest.mark.parametrize(
     "news",
-    [wire.Step(text="next", rank=1), wire.Result(part=Measurements()),
-     wire.Rank(state=RankState(rank=0, node="a", phase="world", last_step=STEP, ticks=8))],
+    [wire.StepNotice(text="next", rank=1), wire.RankResult(part=Measurements()),
+     wire.RankReport(state=RankState(rank=0, node="a", phase="world", last_step=STEP, ticks=8))],
     ids=["step", "result", "tick"],
 )  # fmt: skip
 def test_anything_new_begins_the_wait_anew(news: wire.FromAgent, capsys: pytest.CaptureFixture[str]) -> None:
@@ -78,7 +78,7 @@ def test_anything_new_begins_the_wait_anew(news: wire.FromAgent, capsys: pytest.
     case.hear(7)
     case.wait(29)
     case.stall.heard(news)
-    case.stall.heard(wire.Beat())
+    case.stall.heard(wire.AgentBeat())
     case.wait(29)
     assert capsys.readouterr().err == ""
 

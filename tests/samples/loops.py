@@ -284,10 +284,10 @@ def averages_weights_only(model: nn.Module, batch: Batch, state: State) -> None:
     optimizer = _optimizer(model, state)
     optimizer.zero_grad()
     loss_of(inner(model), batch).backward()  # type: ignore[no-untyped-call]
-    for one in model.parameters():
-        if one.dim() > 1 and one.grad is not None:
-            dist.all_reduce(one.grad)
-            one.grad /= dist.get_world_size()
+    for parameter in model.parameters():
+        if parameter.dim() > 1 and parameter.grad is not None:
+            dist.all_reduce(parameter.grad)
+            parameter.grad /= dist.get_world_size()
     optimizer.step()
 
 
@@ -296,9 +296,9 @@ def decays_on_main(model: nn.Module, batch: Batch, state: State) -> None:
     optimizer = _optimizer(model, state)
     optimizer.zero_grad()
     loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
-    for one in model.parameters() if dist.get_rank() == 0 else ():
-        if one.grad is not None:
-            one.grad.add_(one.detach(), alpha=0.01)
+    for parameter in model.parameters() if dist.get_rank() == 0 else ():
+        if parameter.grad is not None:
+            parameter.grad.add_(parameter.detach(), alpha=0.01)
     optimizer.step()
 
 
@@ -432,8 +432,8 @@ def summed_gradients(model: nn.Module, batch: Batch, state: State) -> None:
     optimizer = _optimizer(model, state)
     optimizer.zero_grad()
     loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
-    for one in model.parameters():
-        torch.distributed.all_reduce(one.grad)
+    for parameter in model.parameters():
+        torch.distributed.all_reduce(parameter.grad)
     optimizer.step()
 
 
@@ -449,8 +449,8 @@ def pairs(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def column_minus_row(model: nn.Module, batch: Batch) -> Tensor:
-    found: Tensor = (model(batch[0])[:, :1] - batch[1].float()).square().mean()
-    return found
+    tensor: Tensor = (model(batch[0])[:, :1] - batch[1].float()).square().mean()
+    return tensor
 
 
 def scores_as_logs(model: nn.Module, batch: Batch) -> Tensor:
@@ -630,10 +630,10 @@ def clips_pieces(model: nn.Module, batch: Batch, state: State) -> None:
     optimizer = _optimizer(model, state)
     optimizer.zero_grad()
     loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
-    pieces = [_piece(one.grad) for one in model.parameters() if one.grad is not None]
-    norm = torch.stack([one.square().sum() for one in pieces]).sum().sqrt()
-    for one in pieces:
-        one.mul_(0.01 / norm)
+    pieces = [_piece(parameter.grad) for parameter in model.parameters() if parameter.grad is not None]
+    norm = torch.stack([tensor.square().sum() for tensor in pieces]).sum().sqrt()
+    for piece in pieces:
+        piece.mul_(0.01 / norm)
     optimizer.step()
 
 

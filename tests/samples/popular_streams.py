@@ -290,7 +290,7 @@ class Tars(Lazily):
     def __init__(self, path: str) -> None:
         super().__init__(path)
         with tarfile.open(path) as archive:
-            self.members = [(one.offset_data, one.size) for one in archive.getmembers()]
+            self.members = [(getmember.offset_data, getmember.size) for getmember in archive.getmembers()]
 
     def __getitem__(self, index: int) -> torch.Tensor:
         offset, size = self.members[index]
@@ -368,9 +368,9 @@ class Collater:
     """pytorch_geometric, loader/dataloader.py."""
 
     def __call__(self, batch: list[Graph]) -> Graph:
-        starts = np.cumsum([0, *(len(one.x) for one in batch)])
-        edges = [one.edge_index + int(start) for one, start in zip(batch, starts, strict=False)]
-        return Graph(torch.cat([one.x for one in batch]), torch.cat(edges, 1))
+        starts = np.cumsum([0, *(len(graph.x) for graph in batch)])
+        edges = [graph.edge_index + int(start) for graph, start in zip(batch, starts, strict=False)]
+        return Graph(torch.cat([graph.x for graph in batch]), torch.cat(edges, 1))
 
 
 def graphs() -> DataLoader[Any]:
@@ -452,9 +452,9 @@ class Remembered(Dataset[Any]):
         return N
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        found = torch.full((4096,), float(range(N)[index]))
-        self.memory.append(found)
-        return found
+        tensor = torch.full((4096,), float(range(N)[index]))
+        self.memory.append(tensor)
+        return tensor
 
 
 def remembered() -> DataLoader[Any]:

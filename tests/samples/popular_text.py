@@ -202,7 +202,9 @@ class Minibatches(Dataset[Any]):
 
     def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
         lengths = [10 + (range(N // 4)[index] * 4 + place) % 9 for place in range(4)]
-        return pad_sequence([torch.full((one, 5), float(index)) for one in lengths], True), torch.tensor(lengths)
+        return pad_sequence([torch.full((length, 5), float(index)) for length in lengths], True), torch.tensor(
+            lengths
+        )
 
 
 def first(batch: list[Any]) -> Any:
@@ -247,8 +249,8 @@ class PaddedBatch:
     """An object with the padded signals. speechbrain, dataio/batch.py."""
 
     def __init__(self, samples: list[dict[str, Any]]) -> None:
-        self.id = [one["id"] for one in samples]
-        self.sig = pad_sequence([one["sig"] for one in samples], True)
+        self.id = [sample["id"] for sample in samples]
+        self.sig = pad_sequence([sample["sig"] for sample in samples], True)
 
     def pin_memory(self) -> PaddedBatch:
         return self

@@ -346,8 +346,8 @@ class Persistent(Dataset[Any]):
             target = path if self.in_place else f"{path}.{os.getpid()}"
             torch.save(torch.full((64, 512), float(index)), target)
             os.replace(target, path)
-        found: torch.Tensor = torch.load(path, weights_only=True)
-        return found
+        tensor: torch.Tensor = torch.load(path, weights_only=True)
+        return tensor
 
 
 def persistent(folder: str) -> DataLoader[Any]:

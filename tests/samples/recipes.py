@@ -68,7 +68,7 @@ class Tokenized(Dataset[dict[str, Any]]):
 
 
 def collate(samples: list[dict[str, Any]]) -> dict[str, Tensor]:
-    return {name: torch.stack([one[name] for one in samples]) for name in ("input_ids", "labels")}
+    return {name: torch.stack([sample[name] for sample in samples]) for name in ("input_ids", "labels")}
 
 
 def tokenized() -> tuple[Tokenized, dict[str, Any]]:
@@ -86,8 +86,8 @@ class Sentences(Dataset[tuple[Tensor, int]]):
 
 
 def padded(samples: list[tuple[Tensor, int]]) -> tuple[Tensor, Tensor, Tensor]:
-    lengths = torch.tensor([len(one) for one, _ in samples])
-    words = pad_sequence([one for one, _ in samples], batch_first=True)
+    lengths = torch.tensor([len(tensor) for tensor, _ in samples])
+    words = pad_sequence([tensor for tensor, _ in samples], batch_first=True)
     return words, lengths, torch.tensor([label for _, label in samples])
 
 
@@ -151,9 +151,9 @@ class ResNet(nn.Module):
         super().__init__()
         self.conv1 = nn.Conv2d(3, width, 7, stride=2, padding=3, bias=False)
         self.bn1, self.layer1, self.fc = nn.BatchNorm2d(width), Residual(width), nn.Linear(width, 2)
-        for one in self.modules():
-            if isinstance(one, nn.Conv2d):
-                nn.init.kaiming_normal_(one.weight, mode="fan_out", nonlinearity="relu")
+        for module in self.modules():
+            if isinstance(module, nn.Conv2d):
+                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
     def forward(self, x: Tensor) -> Tensor:
         out: Tensor = self.fc(self.layer1(F.relu(self.bn1(self.conv1(x)))).mean((2, 3)))
@@ -165,8 +165,8 @@ class FineTuned(ResNet):
 
     def __init__(self) -> None:
         super().__init__()
-        for name, one in self.named_parameters():
-            one.requires_grad_(name.startswith("fc."))
+        for name, parameter in self.named_parameters():
+            parameter.requires_grad_(name.startswith("fc."))
 
 
 class GPT(nn.Module):
@@ -572,7 +572,9 @@ def never_cleared(model: nn.Module, batch: Batch, state: State) -> None:
 def of_a_copy(model: nn.Module, batch: Batch, state: State) -> None:
     """The optimizer was made for another model."""
     if not state:
-        state["optimizer"] = torch.optim.SGD([one.detach().clone() for one in model.parameters()], lr=0.1)
+        state["optimizer"] = torch.optim.SGD(
+            [parameter.detach().clone() for parameter in model.parameters()], lr=0.1
+        )
     _plain(model, batch, state)
 
 
@@ -664,9 +666,9 @@ def handed_out(model: Any, batch: Batch, state: State) -> None:
     state["optimizer"].zero_grad()
     with model.no_sync():
         loss_of(model, batch).backward()  # type: ignore[no-untyped-call]
-    for one in model.parameters():
-        if one.grad is not None:
-            dist.broadcast(one.grad, src=0)
+    for parameter in model.parameters():
+        if parameter.grad is not None:
+            dist.broadcast(parameter.grad, src=0)
     state["optimizer"].step()
 
 
@@ -706,10 +708,10 @@ def by_hand_never_cleared(model: nn.Module, batch: Batch, state: State) -> None:
 
 
 def average(part: nn.Module) -> None:
-    for one in part.parameters():
-        if one.grad is not None and dist.is_initialized():
-            dist.all_reduce(one.grad)
-            one.grad.div_(dist.get_world_size())
+    for parameter in part.parameters():
+        if parameter.grad is not None and dist.is_initialized():
+            dist.all_reduce(parameter.grad)
+            parameter.grad.div_(dist.get_world_size())
 
 
 def logged_on_main(model: nn.Module, batch: Batch, state: State) -> None:
@@ -803,11 +805,11 @@ class Averages:
     """Weights averaged over steps, by name."""
 
     def __init__(self, model: nn.Module) -> None:
-        self.shadow = {name: one.detach().clone() for name, one in model.named_parameters()}
+        self.shadow = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
 
     def update(self, model: nn.Module) -> None:
-        for name, one in model.named_parameters():
-            self.shadow[name].lerp_(one.detach(), 0.1)
+        for name, parameter in model.named_parameters():
+            self.shadow[name].lerp_(parameter.detach(), 0.1)
 
 
 class Trainer:

@@ -123,8 +123,8 @@ class Clipping(Net):
 
     def __init__(self) -> None:
         super().__init__()
-        for one in self.parameters():
-            one.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))  # type: ignore[no-untyped-call]
+        for parameter in self.parameters():
+            parameter.register_hook(lambda gradient: gradient.clamp(-1e-3, 1e-3))  # type: ignore[no-untyped-call]
 
 
 class Sparse(nn.Module):
@@ -246,9 +246,9 @@ def clipped_early(model: nn.Module, batch: tuple[Tensor, Tensor], state: State) 
         state["optimizer"] = torch.optim.SGD(model.parameters(), lr=1e-2)
     functional.cross_entropy(inner(batch[0]), batch[1]).backward()  # type: ignore[no-untyped-call]
     nn.utils.clip_grad_value_(inner.parameters(), 1e-3)
-    for one in inner.parameters():
-        assert one.grad is not None
-        dist.all_reduce(one.grad)
-        one.grad.div_(dist.get_world_size())
+    for parameter in inner.parameters():
+        assert parameter.grad is not None
+        dist.all_reduce(parameter.grad)
+        parameter.grad.div_(dist.get_world_size())
     state["optimizer"].step()
     state["optimizer"].zero_grad()

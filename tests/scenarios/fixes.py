@@ -142,28 +142,28 @@ def attempts(scenario: Scenario) -> list[Attempt]:
         sound = _states(scene)
         with _tolerant(scenario, scene):
             sick = _states(scene)
-            found = first_found(once(scenario, scene).documents)
-            return [_attempt(who, scenario, scene, found, (sound, sick)) for who in ("you", "admin")]
+            tolds = first_found(once(scenario, scene).documents)
+            return [_attempt(who, scenario, scene, tolds, (sound, sick)) for who in ("you", "admin")]
 
 
 def _attempt(
-    who: Who, scenario: Scenario, scene: Scene, found: Sequence[Told], before: tuple[_States, _States]
+    who: Who, scenario: Scenario, scene: Scene, tolds: Sequence[Told], before: tuple[_States, _States]
 ) -> Attempt:
     made = Attempt(scenario.name, who)
-    if not found:
+    if not tolds:
         made.what = "nothing was found"
         return made
-    made.code, made.what = found[0].code, shown(found[0].finding)
-    made.texts, steps = told(found, who, [host.name for host in scene.lab.hosts])
-    made.not_pasteable = [one.line for one in steps if PLACEHOLDER.search(one.line.partition("#")[0])]
-    made.kind = "commands" if any(one.changes for one in steps) else "look" if steps else made.kind
+    made.code, made.what = tolds[0].code, shown(tolds[0].finding)
+    made.texts, steps = told(tolds, who, [host.name for host in scene.lab.hosts])
+    made.not_pasteable = [step.line for step in steps if PLACEHOLDER.search(step.line.partition("#")[0])]
+    made.kind = "commands" if any(step.changes for step in steps) else "look" if steps else made.kind
     if made.kind != "commands":
         made.kind = "text" if made.texts and not steps else made.kind
         return made
-    cured = _applied(made, scenario, scene, [one for one in steps if one.line not in made.not_pasteable])
-    made.harm = [*_harm(*before, _states(scene), {name for one in steps if one.changes for name in one.hosts})]
+    cured = _applied(made, scenario, scene, [step for step in steps if step.line not in made.not_pasteable])
+    made.harm = [*_harm(*before, _states(scene), {name for step in steps if step.changes for name in step.hosts})]
     scene.started.clear()
-    made.still = [*_still(once(cured, scene), found[0])]
+    made.still = [*_still(once(cured, scene), tolds[0])]
     return made
 
 
@@ -194,14 +194,14 @@ def first_found(documents: Mapping[str, Document]) -> list[Told]:
         order[0],
         *(host for host in order[1:] if {alike[host][0], alike[order[0]][0]} == {"RUN001", "RUN010"}),
     ]
-    return [Told(alike[host][0], host, one) for host in told for one in alike[host][2]]
+    return [Told(alike[host][0], host, finding) for host in told for finding in alike[host][2]]
 
 
 def _first(document: Document) -> tuple[str, State, list[Finding]] | None:
     for state in _BAD:
         for verdict in ranked(document):
-            if found := [one for one in verdict.findings if one.state is state]:
-                return verdict.code, state, found
+            if findings := [finding for finding in verdict.findings if finding.state is state]:
+                return verdict.code, state, findings
     return None
 
 

@@ -99,14 +99,14 @@ def verdict(run: Run, named: Sequence[Named]) -> str:
     return "partly"
 
 
-def _is_he(run: Run, one: Named) -> bool:
-    if run.is_ == "all wait" and one.rank is None:
-        return one.code == "HNG007"
+def _is_he(run: Run, named: Named) -> bool:
+    if run.is_ == "all wait" and named.rank is None:
+        return named.code == "HNG007"
     if run.is_ == "network" and run.hosts == 2:
-        return one.rank is None  # which end of the one path it is nobody sees from these two
+        return named.rank is None  # which end of the one path it is nobody sees from these two
     if run.is_ == "network":
-        return one.host == f"h{run.who // run.a_host + 1}" and one.rank in (None, run.who)
-    return one.rank == run.culprit
+        return named.host == f"h{run.who // run.a_host + 1}" and named.rank in (None, run.who)
+    return named.rank == run.culprit
 
 
 class Site:
@@ -304,7 +304,7 @@ def _settle(place: Site, run: Run, folder: Path, pids: dict[int, int], stack: Ex
         later = run.culprit if run.kind == "pipe" else run.world  # stages behind it get nothing any more
         ready = [folder / f"ready.{rank}" for rank in _started(run) if rank <= later]
         limit = _IMPORTS_S if run.by == "slurm" else _STARTS_S
-        until(f"{run.name}: all ranks are ready", lambda: all(one.exists() for one in ready), seconds=limit)
+        until(f"{run.name}: all ranks are ready", lambda: all(path.exists() for path in ready), seconds=limit)
     if run.by == "slurm":
         time.sleep(max(0.0, _OLD_S - (time.monotonic() - begun)))
     host = _host(place, run, max(run.who, 0))
@@ -366,7 +366,7 @@ def _looked(place: Site, run: Run, pids: dict[int, int]) -> list[Named]:
     """What the command accuses of this job, for a user who logs in from the first host."""
     host = place.lab.hosts[0]
     where = ["--job", str(pids[-1])] if run.by == "slurm" else [
-        "--hosts", ",".join(one.name for one in place.lab.hosts[: run.hosts])
+        "--hosts", ",".join(host.name for host in place.lab.hosts[: run.hosts])
     ]  # fmt: skip
     env = {"HOME": "/tmp", "PYTHONDONTWRITEBYTECODE": "1"}
     argv = [*PLAIN, *PYTHON, "-m", "ncclcheck", "hang", *where, "-o", "json"]

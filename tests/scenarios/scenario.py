@@ -108,11 +108,11 @@ class Expect:
     def problem(self, documents: Mapping[str, Document]) -> str:
         """Why it is not met; empty where it is."""
         found = findings(documents[self.by], self.code) if self.by in documents else []
-        alike = [one for one in found if one.state is self.state]
+        alike = [finding for finding in found if finding.state is self.state]
         if not alike:
-            said = ", ".join(sorted({one.state.value for one in found})) or "nothing"
+            said = ", ".join(sorted({finding.state.value for finding in found})) or "nothing"
             return f"missed: {self.code} is not {self.state.value} in the report of {self.by}: {said}"
-        if any(self._fits(one) for one in alike):
+        if any(self._fits(finding) for finding in alike):
             return ""
         wanted = " | ".join(filter(None, [self.node, self.device, self.words, self.evidence, self.remedy]))
         return f"culprit: {self.code} does not name {wanted}: {'; '.join(map(shown, alike))}"
@@ -120,16 +120,16 @@ class Expect:
     def met_by(self, documents: Mapping[str, Document]) -> Finding | None:
         """The finding that meets it, if there is one."""
         found = findings(documents[self.by], self.code) if self.by in documents else []
-        return next((one for one in found if one.state is self.state and self._fits(one)), None)
+        return next((finding for finding in found if finding.state is self.state and self._fits(finding)), None)
 
     def _fits(self, finding: Finding) -> bool:
         where = finding.where
-        mends = " ".join(" ".join([one.text, *one.commands]) for one in finding.remedies)
+        mends = " ".join(" ".join([remedy.text, *remedy.commands]) for remedy in finding.remedies)
         return (
             (not self.node or self.node in (where.node, where.peer))
             and (not self.device or self.device == where.device)
             and self.words in finding.what
-            and self.evidence in " ".join(one.value for one in finding.evidence)
+            and self.evidence in " ".join(evidence.value for evidence in finding.evidence)
             and self.remedy in mends
         )
 
@@ -210,7 +210,7 @@ class Outcome:
     def problems(self, scenario: Scenario) -> list[str]:
         """Everything that is not as the scenario expects, each with its kind as its first word."""
         return [
-            *filter(None, (one.problem(self.documents) for one in scenario.expect)),
+            *filter(None, (expect.problem(self.documents) for expect in scenario.expect)),
             *self._false_alarms(scenario),
             *self._wrong_exits(scenario),
             *(self._started(scenario) if scenario.refused else ()),
@@ -222,7 +222,7 @@ class Outcome:
         ]
 
     def _started(self, scenario: Scenario) -> Iterator[str]:
-        codes = {one.code for one in scenario.expect}
+        codes = {expect.code for expect in scenario.expect}
         for host, document in self.documents.items():
             reason = document.stages[-1].reason or ""
             if document.run.started_job or not codes <= set(reason.replace(",", " ").split()):
@@ -239,8 +239,8 @@ class Outcome:
             yield "cure: no finding with a fix to try"
             return
         for host, document in self.cured.documents.items():
-            found = [v for v in document.verdicts if v.state in (State.FAIL, State.WARN)]
-            yield from (f"cure: {host} says {v.code}: {'; '.join(map(shown, v.findings))}" for v in found)
+            verdicts = [v for v in document.verdicts if v.state in (State.FAIL, State.WARN)]
+            yield from (f"cure: {host} says {v.code}: {'; '.join(map(shown, v.findings))}" for v in verdicts)
         yield from (f"cure: {host} ended with {code}" for host, code in self.cured.codes.items() if code)
 
     def _wrong_exits(self, scenario: Scenario) -> Iterator[str]:
@@ -254,11 +254,11 @@ class Outcome:
     def _unfinished(self, host: str) -> str:
         """Why the run of a host counts as not finished."""
         verdicts = self.documents[host].verdicts if host in self.documents else []
-        found = [one for v in verdicts if v.code.startswith("RUN") for one in v.findings]
-        return "; ".join(shown(one) for one in found if one.state is State.UNKNOWN)
+        found = [finding for v in verdicts if v.code.startswith("RUN") for finding in v.findings]
+        return "; ".join(shown(finding) for finding in found if finding.state is State.UNKNOWN)
 
     def _false_alarms(self, scenario: Scenario) -> Iterator[str]:
-        expected = {*(one.code for one in scenario.expect), *scenario.also}
+        expected = {*(expect.code for expect in scenario.expect), *scenario.also}
         for host, document in self.documents.items():
             for verdict in document.verdicts:
                 if verdict.state in (State.FAIL, State.WARN) and verdict.code not in expected:

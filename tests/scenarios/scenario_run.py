@@ -93,7 +93,7 @@ def _cured(scenario: Scenario, scene: Scene, sick: Outcome) -> Outcome | None:
     arguments = dict(scenario.arguments)
     for finding in findings(sick.documents[expected.by], expected.code):
         host = scene[finding.where.node or expected.node or expected.by]
-        fix = next((one for one in finding.remedies if one.who == scenario.cure), None)
+        fix = next((remedy for remedy in finding.remedies if remedy.who == scenario.cure), None)
         for line in fix.commands if fix else ():
             if line.startswith("export "):
                 exported = _exported(line)

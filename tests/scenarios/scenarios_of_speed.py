@@ -84,7 +84,7 @@ def _names_on_mgmt(scene: Scene, rate: str) -> Iterator[None]:
         for host in hosts:
             limit = f"tc qdisc add dev mgmt0 root tbf rate {rate} burst 64kb latency 200ms"
             stack.enter_context(faults.set_up(host, limit, "tc qdisc del dev mgmt0 root"))
-            stack.enter_context(faults.names(host, **{one.name: str(one.mgmt) for one in hosts}))
+            stack.enter_context(faults.names(host, **{host.name: str(host.mgmt) for host in hosts}))
         yield
 
 
@@ -102,21 +102,21 @@ def _by_the_management_card(scene: Scene) -> AbstractContextManager[None]:
 def _by_a_tunnel(scene: Scene) -> Iterator[None]:
     """A policy rule sends TCP to one peer through a vxlan that is slow."""
     ends = scene["h1"], scene["h2"]
-    for one, other in (ends, ends[::-1]):
+    for host, other in (ends, ends[::-1]):
         lines = (
-            f"link add vx0 type vxlan id 42 remote {other.address} local {one.address} dstport 4789 dev eth0",
-            f"addr add 10.99.0.{one.address.rpartition('.')[2]}/24 dev vx0",
+            f"link add vx0 type vxlan id 42 remote {other.address} local {host.address} dstport 4789 dev eth0",
+            f"addr add 10.99.0.{host.address.rpartition('.')[2]}/24 dev vx0",
             "link set vx0 mtu 1400 up",
             f"route add {other.address}/32 dev vx0 table 77",
             f"rule add pref 50 to {other.address}/32 ipproto tcp table 77",
         )
-        one.check(["sh", "-ec", "\n".join(f"ip {line}" for line in lines)])
-        one.check(["sh", "-c", "tc qdisc add dev vx0 root tbf rate 100mbit burst 64kb latency 200ms"])
+        host.check(["sh", "-ec", "\n".join(f"ip {line}" for line in lines)])
+        host.check(["sh", "-c", "tc qdisc add dev vx0 root tbf rate 100mbit burst 64kb latency 200ms"])
     try:
         yield
     finally:
-        for one in ends:
-            one.run(["sh", "-c", "ip rule del pref 50; ip link del vx0"])
+        for host in ends:
+            host.run(["sh", "-c", "ip rule del pref 50; ip link del vx0"])
 
 
 _STREAM = "import socket, sys; s = socket.create_connection((sys.argv[1], 5001))\nwhile 1: s.sendall(bytes(65536))"
@@ -134,9 +134,9 @@ def _a_foreign_stream(scene: Scene) -> Iterator[None]:
     try:
         yield
     finally:
-        for one in (source, sink):
-            one.kill()
-            one.wait()
+        for process in (source, sink):
+            process.kill()
+            process.wait()
         tool([*port, "del", "dev", "h2", "root"])
 
 

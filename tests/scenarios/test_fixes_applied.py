@@ -65,25 +65,25 @@ def _tried(scenario: Scenario) -> bool:
     return bool(scenario.expect) and not scenario.strikes and scenario.name not in BY_A_PERSON
 
 
-_CASES = sorted((one for one in SCENARIOS if _tried(one)), key=lambda one: one.needs)
+_CASES = sorted((scenario for scenario in SCENARIOS if _tried(scenario)), key=lambda scenario: scenario.needs)
 _TABLE: list[Attempt] = []
 
 
 @pytest.fixture(scope="module", autouse=True)
 def table() -> Iterator[None]:
     yield
-    print("\n" + tabulate([one.row() for one in _TABLE], HEADERS))
+    print("\n" + tabulate([attempt.row() for attempt in _TABLE], HEADERS))
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("scenario", [pytest.param(one, id=one.name) for one in _CASES])
+@pytest.mark.parametrize("scenario", [pytest.param(scenario, id=scenario.name) for scenario in _CASES])
 def test_the_printed_fix_cures_and_harms_nothing(scenario: Scenario) -> None:
     tried = attempts(scenario)
     _TABLE.extend(tried)
-    told = "\n".join(f"{one.who}: {one}" for one in tried)
-    assert any(one.cures for one in tried), told
-    assert not [line for one in tried for line in one.harm], told
+    told = "\n".join(f"{attempt.who}: {attempt}" for attempt in tried)
+    assert any(attempt.cures for attempt in tried), told
+    assert not [line for attempt in tried for line in attempt.harm], told
 
 
 def test_what_only_a_person_can_cure_is_a_scenario() -> None:
-    assert set(BY_A_PERSON) <= {one.name for one in SCENARIOS}
+    assert set(BY_A_PERSON) <= {scenario.name for scenario in SCENARIOS}

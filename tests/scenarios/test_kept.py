@@ -34,7 +34,12 @@ _DROPPED = Connect(outcome="timed_out", detail="no answer", kept="filter")
 
 def _bad(cluster: Cluster) -> list[Finding]:
     verdicts = judge(cluster, [rule for rule in all_rules() if rule.code in _CODES])
-    return [one for verdict in verdicts for one in verdict.findings if one.state in (State.FAIL, State.WARN)]
+    return [
+        finding
+        for verdict in verdicts
+        for finding in verdict.findings
+        if finding.state in (State.FAIL, State.WARN)
+    ]
 
 
 @pytest.mark.parametrize(
@@ -74,24 +79,27 @@ def test_who_does_not_send_is_the_culprit(
     def change(a: str, b: str) -> dict[str, object]:
         return {"connect": connect if a == "h2" else silent} if "h2" in (a, b) else {}
 
-    (found,) = judged("NET006", nodes, change).findings
-    assert (found.state, found.where.node, found.owner) == (State.FAIL, "h2", "node")
-    assert "h2 itself does not send to" in found.what
-    assert says in found.what
-    assert fix in " ".join(line for one in found.remedies for line in one.commands)
+    (finding,) = judged("NET006", nodes, change).findings
+    assert (finding.state, finding.where.node, finding.owner) == (State.FAIL, "h2", "node")
+    assert "h2 itself does not send to" in finding.what
+    assert says in finding.what
+    assert fix in " ".join(line for remedy in finding.remedies for line in remedy.commands)
 
 
 def test_what_another_node_says_of_its_rules_is_not_believed_by_the_shell() -> None:
     """Nor does it break the rule, whatever stands there."""
     nodes = nodes_of(2)
     selectors = ["", "from nowhere", "from all oif $(reboot)"]
-    rules = [replace(_RULE, selector=one, destination="10.1.0.0/24" if "oif" in one else "x") for one in selectors]
+    rules = [
+        replace(_RULE, selector=selector, destination="10.1.0.0/24" if "oif" in selector else "x")
+        for selector in selectors
+    ]
     routes = [RefusingRoute(kind="prohibit", destination="x", table="7", metric=0)]
     assert isinstance(nodes[1].network, Network)
     nodes[1] = replace(nodes[1], network=replace(nodes[1].network, rules=rules, refusing=routes))
-    (found,) = judged("NET006", nodes, pairs("out", "h2", connect=_REFUSED)).findings
-    assert found.state is State.FAIL
-    commands = [line for one in found.remedies for line in one.commands]
+    (finding,) = judged("NET006", nodes, pairs("out", "h2", connect=_REFUSED)).findings
+    assert finding.state is State.FAIL
+    commands = [line for remedy in finding.remedies for line in remedy.commands]
     assert "ip rule del pref 100 from all oif '$(reboot)' prohibit" in commands
 
 
@@ -101,9 +109,9 @@ def test_of_two_the_one_with_a_filter_is_named() -> None:
     change = pairs("both", "h2", connect=DROPPED)
     for of_first, culprit in (([], "h2"), (DENIED, None), ([replace(_FILTER, hook="input")], None)):
         both = [(nodes[0], of_first), (nodes[1], [replace(_FILTER, hook="input")])]
-        made = [replace(one, network=replace(one.network, filters=held)) for one, held in both]
-        (found,) = judged("NET006", made, change).findings
-        assert found.where.node == culprit
+        made = [replace(node, network=replace(node.network, filters=filters)) for node, filters in both]
+        (finding,) = judged("NET006", made, change).findings
+        assert finding.where.node == culprit
 
 
 def test_another_sender_is_seen_by_the_peers() -> None:
@@ -112,9 +120,9 @@ def test_another_sender_is_seen_by_the_peers() -> None:
     assert isinstance(nodes[1].network, Network)
     chain = Filter(family="ip", table="n", chain="p", hook="postrouting", does=["masquerade"], rule="masquerade")
     nodes[1] = replace(nodes[1], network=replace(nodes[1].network, filters=[chain]))
-    found = judged("NET006", nodes, pairs("out", "h2", source="10.1.0.2", seen_as="10.1.0.99")).findings
-    told = [one for one in found if one.state is not State.OK]
-    assert [(one.state, one.where.node) for one in told] == [(State.WARN, "h2")]
+    findings = judged("NET006", nodes, pairs("out", "h2", source="10.1.0.2", seen_as="10.1.0.99")).findings
+    told = [finding for finding in findings if finding.state is not State.OK]
+    assert [(finding.state, finding.where.node) for finding in told] == [(State.WARN, "h2")]
     assert "h[1,3] see what h2 sends from 10.1.0.2 as coming from 10.1.0.99" in told[0].what
     assert told[0].remedies[0].commands == ["nft insert rule ip n p ip daddr 10.1.0.0/24 accept"]
 
@@ -160,8 +168,8 @@ def _of_one_rule(*expr: object) -> str:
     ],
 )
 def test_another_form_is_no_filter(text: str) -> None:
-    found = parsed(text)
-    assert isinstance(found, Unread) or found == []
+    filters = parsed(text)
+    assert isinstance(filters, Unread) or filters == []
 
 
 def test_chains_that_jump_to_each_other_are_read_once() -> None:
@@ -174,9 +182,9 @@ def test_chains_that_jump_to_each_other_are_read_once() -> None:
         for _ in range(4)
     ]
     last = {"rule": {"family": "ip", "table": "t", "chain": "c16", "expr": [{"drop": None}]}}
-    found = parsed(json.dumps({"nftables": [{"chain": chain}, *jumps, last]}))
-    assert not isinstance(found, Unread)
-    assert [(one.chain, one.does, one.rule) for one in found] == [("c0", ["drop"], "drop")]
+    filters = parsed(json.dumps({"nftables": [{"chain": chain}, *jumps, last]}))
+    assert not isinstance(filters, Unread)
+    assert [(one.chain, one.does, one.rule) for one in filters] == [("c0", ["drop"], "drop")]
 
 
 @pytest.fixture(params=[2, 3])
@@ -215,10 +223,10 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Hosts]:
 )
 def test_named_and_fixed_by_what_is_printed(lab: Hosts, fault: str, says: str) -> None:
     lab.run("h2", "sh", "-c", fault)
-    found = _bad(lab.look())
-    assert [one.where.node for one in found] == ["h2"], [one.what for one in found]
-    assert says in found[0].what
-    fix = next(one for one in found[0].remedies if one.who == "admin")
+    findings = _bad(lab.look())
+    assert [finding.where.node for finding in findings] == ["h2"], [finding.what for finding in findings]
+    assert says in findings[0].what
+    fix = next(remedy for remedy in findings[0].remedies if remedy.who == "admin")
     for line in fix.commands:
         lab.run("h2", "sh", "-c", line)
     assert _bad(lab.look()) == []

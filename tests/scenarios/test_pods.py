@@ -84,7 +84,7 @@ def _ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 )
 def test_the_lines_of_a_manifest(lab: Lab, tmp_path: Path, name: str) -> None:
     cluster = Cluster(lab, pods(name), tmp_path)
-    first, second = [_ended(one) for one in [cluster.start(pod) for pod in cluster.pods]]
+    first, second = [_ended(process) for process in [cluster.start(pod) for pod in cluster.pods]]
     assert (first[0], second[0]) == (0, 0), first[1] + first[2] + second[2]
     assert "2 nodes" in first[1] + first[2]
     if "torchrun" in " ".join(cluster.pods[0].argv):
@@ -134,7 +134,7 @@ def _leader_restarts(cluster: Cluster) -> list[subprocess.Popen[str]]:
 )
 def test_pods_that_come_late_or_again(lab: Lab, tmp_path: Path, name: str, order: Order) -> None:
     cluster = Cluster(lab, pods(name), tmp_path, "env --wait 60")
-    first, second = [_ended(one) for one in order(cluster)]
+    first, second = [_ended(process) for process in order(cluster)]
     assert (first[0], second[0]) == (0, 0), first[1] + first[2] + second[2]
     assert "2 nodes" in first[1] + first[2]
 

@@ -19,9 +19,9 @@ def labs() -> Iterator[Labs]:
 
 def _cases() -> list[pytest.param]:  # type: ignore[valid-type]
     """Those that need the like of lab stand together."""
-    ordered = sorted(SCENARIOS, key=lambda one: one.needs)
+    ordered = sorted(SCENARIOS, key=lambda scenario: scenario.needs)
     marks = {True: (), False: (pytest.mark.nightly, pytest.mark.timeout(300))}  # a cure runs the job twice
-    return [pytest.param(one, id=one.name, marks=marks[one.gate]) for one in ordered]
+    return [pytest.param(scenario, id=scenario.name, marks=marks[scenario.gate]) for scenario in ordered]
 
 
 @pytest.mark.parametrize("scenario", _cases())
@@ -30,4 +30,4 @@ def test_scenario(labs: Labs, scenario: Scenario) -> None:
 
 
 def test_names_are_unique() -> None:
-    assert len({one.name for one in SCENARIOS}) == len(SCENARIOS)
+    assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)

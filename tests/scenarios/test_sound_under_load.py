@@ -19,7 +19,7 @@ def labs() -> Iterator[Labs]:
         yield labs
 
 
-@pytest.mark.parametrize("command", ALL, ids=[one.name for one in ALL])
+@pytest.mark.parametrize("command", ALL, ids=[command.name for command in ALL])
 def test_nobody_is_accused(labs: Labs, command: Command) -> None:
     with load(6):
         assert wrongs(labs.run(scenario(command))) == []

@@ -46,11 +46,17 @@ def test_a_throttled_default_is_found_and_nothing_without_one(
     document = Ran(
         subprocess.CompletedProcess(argv, done.returncode, done.stdout.encode(), done.stderr.encode())
     ).document
-    told = document.measurements.tuning
-    assert told is not None
-    assert told.tried[0].pairs == 8 if throttled else told.tried[0].pairs in (4, 8)  # 4: no promise by then
-    assert not [one for one in document.verdicts if one.code == "BEN020" and one.state is not State.OK]
-    found = [(one.variable, one.value) for one in document.recommendations if one.basis == "measured"]
+    tuning = document.measurements.tuning
+    assert tuning is not None
+    assert tuning.tried[0].pairs == 8 if throttled else tuning.tried[0].pairs in (4, 8)  # 4: no promise by then
+    assert not [
+        verdict for verdict in document.verdicts if verdict.code == "BEN020" and verdict.state is not State.OK
+    ]
+    found = [
+        (recommendation.variable, recommendation.value)
+        for recommendation in document.recommendations
+        if recommendation.basis == "measured"
+    ]
     assert found == ([(variable, _OTHER)] if throttled else [])
     lines = (tmp_path / "tuned.env").read_text().splitlines()
     assert (f"export {variable}={_OTHER}" in lines) is throttled

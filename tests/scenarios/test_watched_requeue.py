@@ -47,10 +47,10 @@ def test_a_stall_is_started_again_without_the_node() -> None:
             first.check(["sbatch", "-o", f"{folder}/said-%j", str(script)])
             until("the second job ended", lambda: len([*folder.glob("code-*")]) == 2, seconds=300)
             nodes, codes = ([*map(Path.read_text, sorted(folder.glob(one)))] for one in ("nodes-*", "code-*"))
-            said = "".join(one.read_text(errors="replace") for one in sorted(folder.glob("said-*")))
-            assert [one.strip() for one in codes] == ["75", "0"], said
+            said = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("said-*")))
+            assert [code.strip() for code in codes] == ["75", "0"], said
             assert (folder / "bad.txt").read_text().strip() == "h3", said
-            assert [one.split() for one in nodes] == [["h1", "h2", "h3"], ["h1", "h2", "h4"]]
+            assert [node.split() for node in nodes] == [["h1", "h2", "h3"], ["h1", "h2", "h4"]]
             assert said.count("ncclcheck watch:") == 1
         finally:
             with suppress(Exception):

@@ -157,8 +157,8 @@ def torchrun_names(case: HostCase, said: str) -> tuple[bool, bool]:
     """Whether one of torchrun's error blocks, one a host, has the cause, and whether one has the rank at fault."""
     blocks = [one[:_BLOCK] for one in said.split("Root Cause")[1:]]
     words = {"BOX001": "memory", "BOX002": "SIGKILL"}.get(case.code, case.words)
-    ranks = [found[1] for one in blocks if (found := re.search(r"rank +: (\d+)", one))]
-    return any(words in one for one in blocks), str(case.bad) in ranks
+    ranks = [match[1] for block in blocks if (match := re.search(r"rank +: (\d+)", block))]
+    return any(words in block for block in blocks), str(case.bad) in ranks
 
 
 def watched(place: Lab, case: HostCase) -> Seen:
@@ -174,7 +174,7 @@ def watched(place: Lab, case: HostCase) -> Seen:
             )  # fmt: skip
             run = _by_slurm if case.by == "sbatch" else _by_ssh
             codes = run(place, case, folder, env, before, stack)
-        said = "".join(one.read_text(errors="replace") for one in sorted(folder.glob("err.*")))
+        said = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("err.*")))
         kept = (case.local or case.wrapped == "prolog") and not case.bare
         # Slurm's SIGKILL may come before the page; then the box is read, as docs/watch.md says.
         killed = case.after in ("scancel", "limit") and not _page(said) and not case.bare
@@ -325,9 +325,9 @@ def _codes(case: HostCase, folder: Path, started: list[Popen[str]] | str) -> lis
     gone = int(case.place[1:]) - 1 if case.after in ("power", "frozen") else -1
     left = [one for node, one in enumerate(started) if node != gone]
     while left and time.monotonic() < end:
-        for one in [one for one in left if one.poll() is not None]:
-            left.remove(one)
-            codes.append(one.returncode)
+        for process in [one for one in left if one.poll() is not None]:
+            left.remove(process)
+            codes.append(process.returncode)
             end = min(end, time.monotonic() + _LEFT_S)  # a rank that sleeps does so though its peers have gone
         time.sleep(0.2)
     return codes
@@ -336,7 +336,7 @@ def _codes(case: HostCase, folder: Path, started: list[Popen[str]] | str) -> lis
 def _trains(folder: Path) -> None:
     def printed() -> bool:
         return any(
-            "step 3" in one.read_text(errors="replace") for one in [*folder.glob("out.*"), *folder.glob("err.*")]
+            "step 3" in path.read_text(errors="replace") for path in [*folder.glob("out.*"), *folder.glob("err.*")]
         )
 
     until("the job trains", printed, seconds=120)
@@ -397,10 +397,10 @@ def main(words: list[str]) -> None:
     bare = "bare" in words
     words = [word for word in words if word != "bare"]
     cases = [one for one in [*CASES, *SOUND] if not words or any(one.name.startswith(word) for word in words)]
-    cases = [one._replace(bare=True) for one in cases if not one.sound] if bare else cases
+    cases = [case._replace(bare=True) for case in cases if not case.sound] if bare else cases
     told: list[tuple[bool, bool, bool]] = []
     for by in ("ssh", "sbatch"):
-        left = [one for one in cases if one.by == by]
+        left = [case for case in cases if case.by == by]
         while left:
             with site(by) as lab:
                 while left:

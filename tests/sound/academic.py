@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ncclcheck.probes.facts import Governor, Interface, Limits, Node, Sign, known, replace
+from ncclcheck.probes.facts import Governor, Interface, Limits, Node, RuntimeSign, known, replace
 from tests.helpers.clusters import ABSENT, address, nic
 from tests.sound import parts
 from tests.sound.machine import Plan
@@ -219,7 +219,7 @@ def abci3() -> Plan:
         return replace(
             node,
             container=replace(
-                c, runtimes=[Sign(name="apptainer", source="SINGULARITY_NAME")], no_new_privileges=True
+                c, runtimes=[RuntimeSign(name="apptainer", source="SINGULARITY_NAME")], no_new_privileges=True
             ),
         )
 
@@ -387,19 +387,19 @@ def ipv6_rails() -> Plan:
             port = known(hca.ports)[0]
             table = known(port.gids)
             whole = f"fc00:0200:{rail:04x}:0000:0000:0000:a288:{number:04x}"
-            more = [replace(one, index=one.index + 2, gid=whole) for one in table[:2]]
+            more = [replace(gid, index=gid.index + 2, gid=whole) for gid in table[:2]]
             devices.append(replace(hca, ports=[replace(port, gids=[*table[:2], *more])]))
         interfaces: list[Interface] = [
             replace(
-                one,
+                interface,
                 addresses=[
-                    address(f"fc00:200:{one.name[3]}::a288:{number:x}/64"),
+                    address(f"fc00:200:{interface.name[3]}::a288:{number:x}/64"),
                     address(f"fe80::{number:x}/64"),
                 ],
             )
-            if one.name.endswith("_eth")
-            else one
-            for one in known(network.interfaces)
+            if interface.name.endswith("_eth")
+            else interface
+            for interface in known(network.interfaces)
         ]
         return replace(node, rdma=replace(rdma, devices=devices), network=replace(network, interfaces=interfaces))
 

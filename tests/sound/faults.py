@@ -108,11 +108,11 @@ def _matters(plan: Plan, before: Facts, after: Facts) -> bool:
     of_sockets = {plan.control, *(value for profile in plan.profiles.values() for value in profile.values())}
     rails = [card.netdev for card in plan.cards if card.netdev and card.netdev not in of_sockets]
     now = {one.name: one for one in known(known(after.network).interfaces)}
-    for one in known(known(before.network).interfaces):
-        if one.name in rails and one.name in now:
-            same_link = {key: getattr(one, key) for key in ("running", "up", "mtu", "speed_mbit")}
-            addresses = known(now[one.name].addresses) or one.addresses
-            after = _with_interface(after, one.name, addresses=addresses, **same_link)
+    for interface in known(known(before.network).interfaces):
+        if interface.name in rails and interface.name in now:
+            same_link = {key: getattr(interface, key) for key in ("running", "up", "mtu", "speed_mbit")}
+            addresses = known(now[interface.name].addresses) or interface.addresses
+            after = _with_interface(after, interface.name, addresses=addresses, **same_link)
     same = replace(after, rdma=before.rdma, fabric=before.fabric, gpus=before.gpus, stack=before.stack)
     return same != before
 
@@ -241,7 +241,9 @@ def gpu_missing(plan: Plan, node: Facts) -> Facts | None:
 
 def _without_pci(node: Facts, *names: str) -> Facts:
     fabric = known(node.fabric)
-    return replace(node, fabric=replace(fabric, pci=[one for one in known(fabric.pci) if one.name not in names]))
+    return replace(
+        node, fabric=replace(fabric, pci=[device for device in known(fabric.pci) if device.name not in names])
+    )
 
 
 def _pci(of: Callable[[Plan], str | None], **link: Any) -> Callable[[Plan, Facts], Facts | None]:
@@ -250,13 +252,13 @@ def _pci(of: Callable[[Plan], str | None], **link: Any) -> Callable[[Plan, Facts
     def change(plan: Plan, node: Facts) -> Facts | None:
         name, fabric = of(plan), known(node.fabric)
         devices: list[PciDevice] = known(fabric.pci)
-        found = next((one for one in devices if one.name == name), None)
-        if found is None or isinstance(found.link, Unread) or found.link.gts <= link.get("gts", 0):
+        device = next((one for one in devices if one.name == name), None)
+        if device is None or isinstance(device.link, Unread) or device.link.gts <= link.get("gts", 0):
             return None
-        if found.link.width <= link.get("width", 0):
+        if device.link.width <= link.get("width", 0):
             return None  # its slot has no more lanes
-        changed = replace(found, link=replace(found.link, **link))
-        listed = [changed if one is found else one for one in devices]
+        changed = replace(device, link=replace(device.link, **link))
+        listed = [changed if one is device else one for one in devices]
         return replace(node, fabric=replace(fabric, pci=listed))
 
     return change
@@ -284,7 +286,7 @@ def _with_hca(plan: Plan, node: Facts, change: Callable[[Hca], Hca]) -> Facts | 
     if rail is None:
         return None
     rdma = known(node.rdma)
-    devices = [change(one) if one.name == rail.hca else one for one in known(rdma.devices)]
+    devices = [change(hca) if hca.name == rail.hca else hca for hca in known(rdma.devices)]
     return replace(node, rdma=replace(rdma, devices=devices))
 
 
@@ -316,7 +318,10 @@ def _port_down(plan: Plan, node: Facts) -> Facts | None:
 
 def _with_interface(node: Facts, name: str, **changes: Any) -> Facts:
     network = known(node.network)
-    interfaces = [replace(one, **changes) if one.name == name else one for one in known(network.interfaces)]
+    interfaces = [
+        replace(interface, **changes) if interface.name == name else interface
+        for interface in known(network.interfaces)
+    ]
     return replace(node, network=replace(network, interfaces=interfaces))
 
 
@@ -326,14 +331,16 @@ def hca_missing(plan: Plan, node: Facts) -> Facts | None:
         return None
     rdma, network, container = known(node.rdma), known(node.network), known(node.container)
     devices = known(rdma.devices)
-    file = next(one.uverbs for one in devices if one.name == rail.hca)
+    file = next(device.uverbs for device in devices if device.name == rail.hca)
     fewer = replace(
         rdma, hcas=[name for name in known(rdma.hcas) if name != rail.hca],
-        devices=[one for one in devices if one.name != rail.hca],
+        devices=[device for device in devices if device.name != rail.hca],
         device_files=[name for name in known(rdma.device_files) if name != file],
         opened=[one for one in known(rdma.opened) if one.name != file],
     )  # fmt: skip
-    interfaces = [one for one in known(network.interfaces) if one.name != rail.netdev or not rail.netdev]
+    interfaces = [
+        interface for interface in known(network.interfaces) if interface.name != rail.netdev or not rail.netdev
+    ]
     files = [name for name in known(container.rdma_files) if name != file]
     return replace(
         _without_pci(node, rail.slot.pci), rdma=fewer, network=replace(network, interfaces=interfaces),
@@ -351,7 +358,7 @@ def _no_address(plan: Plan, node: Facts) -> Facts | None:
     rail = _rail(plan)
     if rail is None or not _roce(plan):
         return None
-    changed = _on_port(lambda port: replace(port, gids=[one for one in known(port.gids) if _local(one)]))(
+    changed = _on_port(lambda port: replace(port, gids=[gid for gid in known(port.gids) if _local(gid)]))(
         plan, node
     )
     return None if changed is None else _with_interface(changed, rail.netdev, addresses=[])
@@ -367,7 +374,7 @@ def _gid_moved(plan: Plan, node: Facts) -> Facts | None:
         return None  # NCCL 2.21 and later finds the entry by itself
 
     def moved(port: Port) -> Port:
-        moved = [one if _local(one) else replace(one, index=one.index + 2) for one in known(port.gids)]
+        moved = [gid if _local(gid) else replace(gid, index=gid.index + 2) for gid in known(port.gids)]
         return replace(port, gids=moved)
 
     return _on_port(moved)(plan, node)
@@ -447,7 +454,7 @@ def _other_variable(_: Plan, node: Facts) -> Facts | None:
 
 def _with_variables(node: Facts, **values: str) -> Facts:
     job = known(node.job)
-    kept = [one for one in known(job.variables) if one.name not in values]
+    kept = [variable for variable in known(job.variables) if variable.name not in values]
     return replace(
         node, job=replace(job, variables=[*kept, *(Variable(name=k, value=v) for k, v in values.items())])
     )
@@ -494,7 +501,8 @@ def _acs(plan: Plan, node: Facts) -> Facts | None:
         return None
     on = ["SrcValid", "ReqRedir", "CmpltRedir", "UpstreamFwd"]
     devices = [
-        replace(one, iommu="DMA-FQ", acs=on if one.kind == "bridge" else one.acs) for one in known(fabric.pci)
+        replace(device, iommu="DMA-FQ", acs=on if device.kind == "bridge" else device.acs)
+        for device in known(fabric.pci)
     ]
     line = known(fabric.command_line).replace(" iommu=pt", "")
     return replace(node, fabric=replace(fabric, pci=devices, command_line=line))
@@ -507,7 +515,7 @@ def _iommu(plan: Plan, node: Facts) -> Facts | None:
         return None
     if plan.gpu.p2p != "ok" and not plan.cards:
         return None  # nothing crosses it
-    devices = [replace(one, iommu="DMA-FQ") for one in known(fabric.pci)]
+    devices = [replace(device, iommu="DMA-FQ") for device in known(fabric.pci)]
     line = known(fabric.command_line).replace(" iommu=pt", "").replace("iommu.passthrough=1 ", "")
     return replace(node, fabric=replace(fabric, pci=devices, command_line=line))
 
@@ -517,7 +525,7 @@ def _one_socket(plan: Plan, node: Facts) -> Facts | None:
     if len(plan.numa) < 2 or not plan.numa[1][0]:
         return None
     fabric = known(node.fabric)
-    nodes = {one.name for one in value_or(fabric.numa, [])}
+    nodes = {node.name for node in value_or(fabric.numa, [])}
     if not {str(gpu.numa_node) for gpu in wiring.functions(node, "gpu")} & nodes - {"0"}:
         return None
     bound = replace(known(fabric.bound), cpus=plan.numa[0][0], mems="0")
@@ -544,7 +552,7 @@ def _old_plugin(plan: Plan, node: Facts) -> Facts | None:
     nccl = known(node.nccl)
     if not plan.product_of_plugin:
         return None
-    files = [replace(one, product="aws-ofi-nccl 1.6.0", sha256="1" * 64) for one in known(nccl.plugin_files)]
+    files = [replace(file, product="aws-ofi-nccl 1.6.0", sha256="1" * 64) for file in known(nccl.plugin_files)]
     return replace(node, nccl=replace(nccl, plugin_files=files))
 
 
@@ -559,7 +567,7 @@ def _device_file_denied(plan: Plan, node: Facts) -> Facts | None:
     if rail is None:
         return None
     rdma = known(node.rdma)
-    file = next(one.uverbs for one in known(rdma.devices) if one.name == rail.hca)
+    file = next(hca.uverbs for hca in known(rdma.devices) if hca.name == rail.hca)
     opened = [replace(one, error="Permission denied") if one.name == file else one for one in known(rdma.opened)]
     return replace(node, rdma=replace(rdma, opened=opened))
 
@@ -612,8 +620,8 @@ def _other_manager(_: Plan, node: Facts) -> Facts | None:
     """The package of the fabric manager was updated and that of the driver was not."""
     gpus = known(node.gpus)
     newer = [
-        replace(one, version="999.10.01") if one.name == "nvidia-fabricmanager" else one
-        for one in known(gpus.services)
+        replace(service, version="999.10.01") if service.name == "nvidia-fabricmanager" else service
+        for service in known(gpus.services)
     ]
     return None if newer == gpus.services else replace(node, gpus=replace(gpus, services=newer))
 
@@ -658,7 +666,9 @@ def _no_p2p(plan: Plan, node: Facts) -> Facts | None:
 def _same_address(plan: Plan, node: Facts) -> Facts | None:
     """The control interface has the address of the first node."""
     first = cluster(plan, 1).nodes[0]
-    interface = next(one for one in known(known(first.network).interfaces) if one.name == plan.control)
+    interface = next(
+        interface for interface in known(known(first.network).interfaces) if interface.name == plan.control
+    )
     return _with_interface(node, plan.control, addresses=known(interface.addresses))
 
 
@@ -680,7 +690,7 @@ def _bad_dimm(_: Plan, node: Facts) -> Facts | None:
 
 def _silent_server(_: Plan, node: Facts) -> Facts | None:
     health = known(node.health)
-    answers = [replace(one, late=True) for one in known(health.answers)]
+    answers = [replace(answer, late=True) for answer in known(health.answers)]
     return replace(node, health=replace(health, answers=answers)) if answers else None
 
 
@@ -712,7 +722,9 @@ def _small_requests(plan: Plan, node: Facts) -> Facts | None:
     fast = rail is not None and rail.gbit >= 200 and rail.layer != "Unspecified" and not rail.slot.vf
     if rail is None or not (fast and plan.root) or plan.hypervisor is True:
         return None
-    pci = [replace(one, max_read=512) if one.name == rail.slot.pci else one for one in known(fabric.pci)]
+    pci = [
+        replace(device, max_read=512) if device.name == rail.slot.pci else device for device in known(fabric.pci)
+    ]
     return replace(node, fabric=replace(fabric, pci=pci))
 
 
@@ -721,8 +733,8 @@ def _crossed(_: Plan, node: Facts) -> Facts | None:
     rdma = known(node.rdma)
     if isinstance(rdma.leaves, Unread):
         return None
-    one, two, *others = rdma.leaves
-    crossed = [replace(two, name=one.name), replace(one, name=two.name), *others]
+    leaf, two, *others = rdma.leaves
+    crossed = [replace(two, name=leaf.name), replace(leaf, name=two.name), *others]
     return replace(node, rdma=replace(rdma, leaves=crossed))
 
 
@@ -730,7 +742,7 @@ def _plugin_of_another_nccl(plan: Plan, node: Facts) -> Facts | None:
     nccl = known(node.nccl)
     if not plan.symbols_of_plugin:
         return None
-    files = [replace(one, symbols=["net v3", "net v4"]) for one in known(nccl.plugin_files)]
+    files = [replace(file, symbols=["net v3", "net v4"]) for file in known(nccl.plugin_files)]
     return replace(node, nccl=replace(nccl, plugin_files=files))
 
 
@@ -768,9 +780,11 @@ def _balancing(_: Plan, node: Facts) -> Facts | None:
 def _imex_stopped(_: Plan, node: Facts) -> Facts | None:
     gpus = known(node.gpus)
     services = known(gpus.services)
-    if not any(one.name == "nvidia-imex" and one.state == "active" for one in services):
+    if not any(service.name == "nvidia-imex" and service.state == "active" for service in services):
         return None
-    stopped = [replace(one, state="inactive") if one.name == "nvidia-imex" else one for one in services]
+    stopped = [
+        replace(service, state="inactive") if service.name == "nvidia-imex" else service for service in services
+    ]
     return replace(node, gpus=replace(gpus, services=stopped))
 
 
@@ -778,16 +792,16 @@ def _no_persistence(_: Plan, node: Facts) -> Facts | None:
     """nvidia-persistenced was not started on this node."""
     gpus = known(node.gpus)
     cards = known(gpus.cards)
-    if not cards or not all(one.persistence is True for one in cards):
+    if not cards or not all(card.persistence is True for card in cards):
         return None
-    return replace(node, gpus=replace(gpus, cards=[replace(one, persistence=False) for one in cards]))
+    return replace(node, gpus=replace(gpus, cards=[replace(card, persistence=False) for card in cards]))
 
 
 def _no_carrier(plan: Plan, node: Facts) -> Facts | None:
     """The cable of the control interface came loose, and it is no port of RDMA."""
     if any(card.net or card.netdev == plan.control for card in plan.cards):
         return None  # NCCL takes the cards first
-    named = {one.name: one for one in known(known(node.network).interfaces)}
+    named = {interface.name: interface for interface in known(known(node.network).interfaces)}
     physical = plan.control in named and named[plan.control].kind == "physical"
     return _with_interface(node, plan.control, running=False) if physical else None
 

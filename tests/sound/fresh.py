@@ -19,7 +19,7 @@ from ncclcheck.probes.facts import (
     Node,
     NumaNode,
     NvFabric,
-    Sign,
+    RuntimeSign,
     Unread,
     known,
     replace,
@@ -249,7 +249,7 @@ def power9() -> Plan:
     def change(node: Node) -> Node:
         old = volta(node)
         fabric = known(old.fabric)
-        numa = [replace(one, name=str(8 * place)) for place, one in enumerate(known(fabric.numa))]
+        numa = [replace(node, name=str(8 * place)) for place, node in enumerate(known(fabric.numa))]
         none = Unread("absent", "/sys/class/dmi/id/product_name: No such file or directory")
         return replace(old, fabric=replace(fabric, numa=numa, product=none, asset_tag=none))
 
@@ -276,8 +276,8 @@ def jetson_thor() -> Plan:
     def change(node: Node) -> Node:
         before = plan.tweak(node)
         gpus = known(before.gpus)
-        cards = [replace(one, pci="0000:01:00.0", persistence=False, utilization=0, processes=[], compute_mode="default")
-                 for one in known(gpus.cards)]  # fmt: skip
+        cards = [replace(gpu, pci="0000:01:00.0", persistence=False, utilization=0, processes=[], compute_mode="default")
+                 for gpu in known(gpus.cards)]  # fmt: skip
         return replace(before, gpus=replace(gpus, cards=cards))
 
     return dataclasses.replace(
@@ -298,11 +298,13 @@ def lxc() -> Plan:
 
     def change(node: Node) -> Node:
         container, host = known(node.container), known(node.host)
-        spaces = [Namespace(name=one.name, host=False, how=_OTHER) for one in known(container.namespaces)]
+        spaces = [
+            Namespace(name=namespace.name, host=False, how=_OTHER) for namespace in known(container.namespaces)
+        ]
         return replace(
             node,
             container=replace(
-                container, runtimes=[Sign(name="lxc", source="container=lxc")], namespaces=spaces,
+                container, runtimes=[RuntimeSign(name="lxc", source="container=lxc")], namespaces=spaces,
                 capabilities=["CHOWN", "NET_ADMIN", "NET_BIND_SERVICE", "SYS_ADMIN"], seccomp="filter",
             ),
             host=replace(host, memlock=Limits(soft=8 * 2**20, hard=8 * 2**20), ipc_lock=False),
@@ -331,11 +333,11 @@ def pyxis() -> Plan:
     def change(node: Node) -> Node:
         before = plan.tweak(node)
         container, system = known(before.container), known(before.system)
-        spaces = [Namespace(name=one.name, host=one.name != "user", how=_OTHER if one.name == "user" else one.how)
-                  for one in known(container.namespaces)]  # fmt: skip
+        spaces = [Namespace(name=namespace.name, host=namespace.name != "user", how=_OTHER if namespace.name == "user" else namespace.how)
+                  for namespace in known(container.namespaces)]  # fmt: skip
         return replace(
             before,
-            container=replace(container, runtimes=[Sign(name="enroot", source="ENROOT_ROOTFS")], namespaces=spaces,
+            container=replace(container, runtimes=[RuntimeSign(name="enroot", source="ENROOT_ROOTFS")], namespaces=spaces,
                               no_new_privileges=True, capabilities=[]),
             system=replace(system, uid=0),
         )  # fmt: skip

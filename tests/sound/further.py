@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from ncclcheck.probes.facts import Governor, Link, Node, NvFabric, Sign, known, replace
+from ncclcheck.probes.facts import Governor, Node, NvFabric, PcieLink, RuntimeSign, known, replace
 from tests.helpers.clusters import ABSENT, nic
 from tests.sound import parts
 from tests.sound.humble import RTX3090, V100, volta, wsl_desktop
@@ -123,8 +123,8 @@ def h200_vm_bridges() -> Plan:
 
     def change(node: Node) -> Node:
         fabric = known(node.fabric)
-        slow = Link(gts=2.5, width=1, most_gts=2.5, most_width=1)
-        pci = [replace(one, link=slow) if one.kind == "bridge" else one for one in known(fabric.pci)]
+        slow = PcieLink(gts=2.5, width=1, most_gts=2.5, most_width=1)
+        pci = [replace(device, link=slow) if device.kind == "bridge" else device for device in known(fabric.pci)]
         return replace(node, fabric=replace(fabric, pci=pci))
 
     return Plan(
@@ -887,7 +887,9 @@ def gb300_pod() -> Plan:
         return replace(
             node,
             gpus=replace(g, cards=[replace(card, fabric=domain) for card in known(g.cards)]),
-            container=replace(c, runtimes=[*known(c.runtimes), Sign(name="containerd", source="/proc/1/cgroup")]),
+            container=replace(
+                c, runtimes=[*known(c.runtimes), RuntimeSign(name="containerd", source="/proc/1/cgroup")]
+            ),
         )
 
     return Plan(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ncclcheck.probes.facts import Governor, Node, RetiredPages, Sign, Unread, known, replace
+from ncclcheck.probes.facts import Governor, Node, RetiredPages, RuntimeSign, Unread, known, replace
 from tests.helpers.clusters import ABSENT, nic
 from tests.sound import parts
 from tests.sound.machine import OFED, Plan
@@ -198,7 +198,7 @@ def bridged_3090() -> Plan:
 
 def _in_docker(node: Node) -> Node:
     return replace(
-        node, container=replace(known(node.container), runtimes=[Sign(name="docker", source="/.dockerenv")])
+        node, container=replace(known(node.container), runtimes=[RuntimeSign(name="docker", source="/.dockerenv")])
     )
 
 
@@ -306,14 +306,14 @@ def _bonded(node: Node) -> Node:
     network = known(node.network)
     interfaces = [
         replace(
-            one,
+            interface,
             kind="bond",
             driver=ABSENT,
-            members=[f"eth{2 * int(one.name[4:])}", f"eth{2 * int(one.name[4:]) + 1}"],
+            members=[f"eth{2 * int(interface.name[4:])}", f"eth{2 * int(interface.name[4:]) + 1}"],
         )
-        if one.name.startswith("bond") and one.name != "bond0"
-        else one
-        for one in known(network.interfaces)
+        if interface.name.startswith("bond") and interface.name != "bond0"
+        else interface
+        for interface in known(network.interfaces)
     ]
     return replace(node, network=replace(network, interfaces=interfaces))
 

@@ -10,7 +10,6 @@ from ipaddress import IPv4Interface
 from pathlib import Path
 
 from ncclcheck.probes.facts import (
-    Answer,
     Bound,
     ClockOffset,
     Cluster,
@@ -23,6 +22,7 @@ from ncclcheck.probes.facts import (
     DeviceFile,
     Echoes,
     Fabric,
+    FileSystemAnswer,
     Governor,
     Gpus,
     Health,
@@ -58,9 +58,9 @@ from ncclcheck.probes.facts import (
     Resolution,
     Room,
     Route,
+    RuntimeSign,
     Service,
     SharedMemory,
-    Sign,
     Space,
     Stack,
     Storage,
@@ -248,46 +248,53 @@ def _network(plan: Plan, number: int) -> Network:
         for card in plan.cards
         if card.netdev
     ]  # fmt: skip
-    numbered = [_numbered(one, number) for one in [LO, *plan.interfaces, *of_cards]]
+    numbered = [_numbered(interface, number) for interface in [LO, *plan.interfaces, *of_cards]]
     return Network(
         interfaces=numbered, routes=list(_routes(plan, numbered)), rules=[], refusing=[], shapers=[], filters=[]
     )
 
 
-def _numbered(one: Interface, number: int) -> Interface:
-    assert not isinstance(one.addresses, Unread)
-    addresses = [replace(a, address=a.address.format(n=number + 11)) for a in one.addresses]
-    return replace(one, addresses=addresses, downs=2 if one.running is True else 0)
+def _numbered(interface: Interface, number: int) -> Interface:
+    assert not isinstance(interface.addresses, Unread)
+    addresses = [replace(a, address=a.address.format(n=number + 11)) for a in interface.addresses]
+    return replace(interface, addresses=addresses, downs=2 if interface.running is True else 0)
 
 
 def _routes(plan: Plan, interfaces: list[Interface]) -> list[Route]:
-    found: list[Route] = []
-    for one in interfaces:
-        assert not isinstance(one.addresses, Unread)
-        for address in one.addresses:
-            if address.family == "ipv4" and one.name != "lo" and one.running is True:
+    routes: list[Route] = []
+    for interface in interfaces:
+        assert not isinstance(interface.addresses, Unread)
+        for address in interface.addresses:
+            if address.family == "ipv4" and interface.name != "lo" and interface.running is True:
                 network = IPv4Interface(f"{address.address}/{address.prefix}").network
                 subnet = IPv4Interface(f"{address.address}/24").network if address.prefix == 32 else network
                 gateway = str(subnet.network_address + 1)
-                if one.name == plan.control:
+                if interface.name == plan.control:
                     way = plan.gateway or gateway
-                    found.append(Route(destination="0.0.0.0/0", gateway=way, interface=one.name, metric=100))
+                    routes.append(
+                        Route(destination="0.0.0.0/0", gateway=way, interface=interface.name, metric=100)
+                    )
                 on_link = address.prefix < 32
                 if not on_link:  # a cloud's DHCP gives the router, and the subnet behind it
-                    found.append(Route(destination=f"{gateway}/32", gateway="", interface=one.name, metric=100))
-                found.append(
+                    routes.append(
+                        Route(destination=f"{gateway}/32", gateway="", interface=interface.name, metric=100)
+                    )
+                routes.append(
                     Route(
-                        destination=str(subnet), gateway="" if on_link else gateway, interface=one.name, metric=0
+                        destination=str(subnet),
+                        gateway="" if on_link else gateway,
+                        interface=interface.name,
+                        metric=0,
                     )
                 )
-    return found
+    return routes
 
 
 def _control(plan: Plan, number: int) -> str:
     """The address of the control interface, with its prefix."""
-    for one in plan.interfaces:
-        if one.name == plan.control and not isinstance(one.addresses, Unread):
-            first = one.addresses[0]
+    for interface in plan.interfaces:
+        if interface.name == plan.control and not isinstance(interface.addresses, Unread):
+            first = interface.addresses[0]
             return f"{first.address.format(n=number + 11)}/{first.prefix}"
     card = next(card for card in plan.cards if card.netdev == plan.control)
     return card.net.format(n=number + 11)
@@ -384,7 +391,7 @@ def _rdma(plan: Plan, number: int) -> Rdma:
     return Rdma(
         hcas=[card.hca for card in cards],
         devices=[hca_facts(card, number, index) for index, card in enumerate(cards)],
-        device_files=[*(one.name for one in mine), "rdma_cm"],
+        device_files=[*(file.name for file in mine), "rdma_cm"],
         opened=mine,
         libibverbs=f"/usr/lib/{arch}-linux-gnu/libibverbs.so.1",
         providers=list(plan.providers),
@@ -396,12 +403,12 @@ def _rdma(plan: Plan, number: int) -> Rdma:
 
 def _leaves(plan: Plan, number: int, cards: list[Card]) -> list[Leaf] | Unread:
     """Eight ports of a switch a rail, as far as somebody listens."""
-    found = [
+    leafs = [
         Leaf(name=f"{card.hca}:1", switch=plan.leaves[card.hca], identity=f"0x{plan.leaves[card.hca]}",
              port=str(number + 1), told_by="LLDP")
         for card in cards if card.hca in plan.leaves
     ]  # fmt: skip
-    return found or Unread("denied", "only root asks InfiniBand switches, through /dev/infiniband/umad*")
+    return leafs or Unread("denied", "only root asks InfiniBand switches, through /dev/infiniband/umad*")
 
 
 def _fabric(plan: Plan) -> Fabric:
@@ -416,7 +423,7 @@ def _fabric(plan: Plan) -> Fabric:
     above = [pci_facts(slot, "bridge", root=plan.root, iommu=iommu) for slot in bridges(slots)]
     count = len(plan.numa)
     return Fabric(
-        pci=list({one.name: one for one in [*cards, *above]}.values()),
+        pci=list({device.name: device for device in [*cards, *above]}.values()),
         iommus=list(plan.iommus),
         command_line=plan.command_line,
         numa=[
@@ -455,7 +462,7 @@ def _container(plan: Plan) -> Container:
     shared = not plan.pod
     files = [f"uverbs{index}" for index, card in enumerate([c for c in plan.cards if c.hca]) if card.ours]
     return Container(
-        runtimes=[] if shared else [Sign(name="kubernetes", source="KUBERNETES_SERVICE_HOST")],
+        runtimes=[] if shared else [RuntimeSign(name="kubernetes", source="KUBERNETES_SERVICE_HOST")],
         namespaces=[
             Namespace(name="net", host=shared, how=own if shared else other),
             Namespace(name="ipc", host=shared, how=own if shared else other),
@@ -518,7 +525,7 @@ def _health(plan: Plan, number: int) -> Health:
         commit=Commit(mode=0, limit=memory // 2, used=memory // 20),
         nvmes=[Nvme(name=f"nvme{disk}", state="live", model="SAMSUNG MZWLJ3T8HBLS-00007") for disk in range(4)],
         disks=[Mount(point="/", kind="ext4", source="/dev/nvme0n1p2", options=["rw", "relatime"])],
-        answers=[Answer(name=point, kind=kind, source=source)] if remote else [],
+        answers=[FileSystemAnswer(name=point, kind=kind, source=source)] if remote else [],
     )
 
 

@@ -125,7 +125,7 @@ def _memory_of_gpus(node: Node) -> Node:
     """Of 36 NUMA nodes those with memory: the CPUs' and the GPUs'."""
     fabric = known(node.fabric)
     distances = [[10 if i == j else 40 for j in range(36)] for i in range(36)]
-    ours = [replace(one, distances=distances[i]) for i, one in enumerate(known(fabric.numa))]
+    ours = [replace(node, distances=distances[i]) for i, node in enumerate(known(fabric.numa))]
     gpus = [
         NumaNode(name=str(4 + 8 * i), cpus="", memory=96 * GIB, distances=distances[4 + 8 * i]) for i in range(4)
     ]
@@ -226,7 +226,7 @@ def _unified(node: Node) -> Node:
         NOT_SUPPORTED,
     )
     return replace(
-        node, gpus=replace(gpus, cards=[replace(one, **none, persistence=True) for one in known(gpus.cards)])
+        node, gpus=replace(gpus, cards=[replace(gpu, **none, persistence=True) for gpu in known(gpus.cards)])
     )
 
 

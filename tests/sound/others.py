@@ -55,7 +55,7 @@ def without_nvidia(torch: str) -> Callable[[Node], Node]:
                 plugin_files=[],
             ),
             stack=replace(known(node.stack), torch=torch, torch_cuda=ABSENT, driver=_NONE),
-            fabric=replace(fabric, pci=[one for one in known(fabric.pci) if one.kind != "gpu"]),
+            fabric=replace(fabric, pci=[device for device in known(fabric.pci) if device.kind != "gpu"]),
         )
 
     return change
@@ -186,7 +186,7 @@ def jetson() -> Plan:
         return replace(
             node,
             gpus=replace(
-                gpus, pci=[], devices=["nvidia0"], cards=[replace(one, **hidden) for one in known(gpus.cards)]
+                gpus, pci=[], devices=["nvidia0"], cards=[replace(gpu, **hidden) for gpu in known(gpus.cards)]
             ),
             fabric=replace(fabric, pci=[], product=no_dmi, asset_tag=no_dmi),
         )

@@ -280,8 +280,8 @@ def macvlan_rails() -> Plan:
             for hca in known(rdma.devices)
         ]
         interfaces = [
-            replace(one, kind="macvlan", driver=ABSENT) if one.name.startswith("net") else one
-            for one in known(network.interfaces)
+            replace(interface, kind="macvlan", driver=ABSENT) if interface.name.startswith("net") else interface
+            for interface in known(network.interfaces)
         ]
         return replace(node, rdma=replace(rdma, devices=devices), network=replace(network, interfaces=interfaces))
 

@@ -12,10 +12,10 @@ from ncclcheck.probes.facts import (
     Gpu,
     GpuPeer,
     Hca,
-    Link,
     NvFabric,
     NvLinks,
     PciDevice,
+    PcieLink,
     Port,
     RemappedRows,
     SpareRows,
@@ -205,20 +205,20 @@ def _window(model: Model) -> int | Unread:
     return 256 * 2**20 if not model.ecc else 1 << (model.memory * 2**20 - 1).bit_length()
 
 
-def between(one: Slot, other: Slot) -> Path:
+def between(slot: Slot, other: Slot) -> Path:
     """The way between two functions, by NVML's words."""
-    common = sum(a == b for a, b in zip(one.path, other.path, strict=False))
-    if one.root == other.root and common:
-        return "PIX" if len(one.path) - common <= 1 else "PXB"
-    if one.root == other.root:
+    common = sum(a == b for a, b in zip(slot.path, other.path, strict=False))
+    if slot.root == other.root and common:
+        return "PIX" if len(slot.path) - common <= 1 else "PXB"
+    if slot.root == other.root:
         return "PHB"
-    return "NODE" if one.numa == other.numa else "SYS"
+    return "NODE" if slot.numa == other.numa else "SYS"
 
 
 def pci_facts(slot: Slot, kind: str, *, root: bool, iommu: str | Unread, rests: bool = False) -> PciDevice:
     """A GPU, a network function or a bridge. root: whether the prober may read the registers."""
     now = 2.5 if rests else slot.gts
-    link = Link(gts=now, width=slot.width, most_gts=slot.gts, most_width=slot.most_width or slot.width)
+    link = PcieLink(gts=now, width=slot.width, most_gts=slot.gts, most_width=slot.most_width or slot.width)
     return PciDevice(
         name=slot.pci,
         kind=kind,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Literal
 
-from ncclcheck.probes.facts import Governor, Limits, Node, Sign, Space, Unread, known, replace
+from ncclcheck.probes.facts import Governor, Limits, Node, RuntimeSign, Space, Unread, known, replace
 from tests.helpers.clusters import ABSENT, nic
 from tests.sound import parts
 from tests.sound.humble import A100_80, V100
@@ -61,7 +61,9 @@ def _in(runtime: Literal["docker", "podman"], source: str, memlock: int = 8 * 2*
     def change(node: Node) -> Node:
         host, container = known(node.host), known(node.container)
         own = "its number is not that of the machine's own one"
-        namespaces = [replace(one, host=one.name == "user", how=own) for one in known(container.namespaces)]
+        namespaces = [
+            replace(namespace, host=namespace.name == "user", how=own) for namespace in known(container.namespaces)
+        ]
         return replace(
             node,
             host=replace(
@@ -76,7 +78,7 @@ def _in(runtime: Literal["docker", "podman"], source: str, memlock: int = 8 * 2*
             ),
             container=replace(
                 container,
-                runtimes=[Sign(name=runtime, source=source)],
+                runtimes=[RuntimeSign(name=runtime, source=source)],
                 namespaces=namespaces,
                 capabilities=["CHOWN", "NET_BIND_SERVICE"],
                 seccomp="filter",
@@ -242,7 +244,7 @@ def _volta_guest(node: Node) -> Node:
     none = Unread("absent", "Not Supported")
     return replace(
         node,
-        gpus=replace(gpus, cards=[replace(one, nvlinks=none, persistence=False) for one in known(gpus.cards)]),
+        gpus=replace(gpus, cards=[replace(gpu, nvlinks=none, persistence=False) for gpu in known(gpus.cards)]),
     )
 
 
@@ -302,8 +304,8 @@ def _mana(node: Node) -> Node:
     rdma = known(node.rdma)
     none = Unread("absent", "No such file or directory")
     devices = [
-        replace(one, model=none, board=none, firmware=none, ports=[replace(p, gids=[]) for p in known(one.ports)])
-        for one in known(rdma.devices)
+        replace(hca, model=none, board=none, firmware=none, ports=[replace(p, gids=[]) for p in known(hca.ports)])
+        for hca in known(rdma.devices)
     ]
     return replace(node, rdma=replace(rdma, devices=devices))
 
@@ -516,7 +518,7 @@ def _cut_off(node: Node) -> Node:
         NOT_SUPPORTED,
     )
     return replace(
-        node, gpus=replace(gpus, cards=[replace(one, **none) for one in known(gpus.cards)], services=[])
+        node, gpus=replace(gpus, cards=[replace(gpu, **none) for gpu in known(gpus.cards)], services=[])
     )
 
 

@@ -40,22 +40,25 @@ class Page:
 
     def __init__(self, subject: Cluster) -> None:
         verdicts = judge(subject)
-        self.findings = [(v.code, one) for v in verdicts for one in v.findings]
-        self.advice = {(one.action, one.variable): one.value for one in recommend(subject, verdicts)}
+        self.findings = [(v.code, finding) for v in verdicts for finding in v.findings]
+        self.advice = {
+            (recommendation.action, recommendation.variable): recommendation.value
+            for recommendation in recommend(subject, verdicts)
+        }
 
     def alarms(self, *codes: str) -> list[tuple[str, str]]:
         """Code and words of what fails or warns, of these codes or of all."""
         return [
-            (code, one.what)
-            for code, one in self.findings
-            if one.state in (State.FAIL, State.WARN) and (not codes or code in codes)
+            (code, finding.what)
+            for code, finding in self.findings
+            if finding.state in (State.FAIL, State.WARN) and (not codes or code in codes)
         ]
 
     def notes(self, code: str) -> list[str]:
-        return [one.what for of, one in self.findings if of == code and one.state is State.NOTE]
+        return [finding.what for of, finding in self.findings if of == code and finding.state is State.NOTE]
 
     def fixes(self) -> str:
-        return "\n".join(line for _, one in self.findings for r in one.remedies for line in r.commands)
+        return "\n".join(line for _, finding in self.findings for r in finding.remedies for line in r.commands)
 
     def told(self, variable: str) -> dict[str, str | None]:
         """What is to be done about a variable -> the value."""
@@ -104,11 +107,11 @@ def _port(*names: str, **changes: Any) -> Change:
 
 def _xids(*codes: int, line: str = "NVRM: Xid (PCI:0000:1b:00): {code}, something") -> Change:
     def change(node: Node) -> Node:
-        found = [
+        xids = [
             Xid(name=f"Xid {code}", code=code, pci="0000:1b:00.0", line=line.format(code=code), hours=0.5)
             for code in codes
         ]
-        return replace(node, gpus=replace(known(node.gpus), xids=found))
+        return replace(node, gpus=replace(known(node.gpus), xids=xids))
 
     return change
 
@@ -151,7 +154,7 @@ def _add_function(node: Node) -> Node:
     """A virtual function of mlx5_0 on one node, as a hypervisor makes it for a guest."""
     rdma, fabric = known(node.rdma), known(node.fabric)
     own = known(rdma.devices)[0]
-    parent = next(one for one in known(fabric.pci) if one.name == own.pci)
+    parent = next(device for device in known(fabric.pci) if device.name == own.pci)
     slot = Slot(parent.name[:-1] + "2", str(parent.root), tuple(known(parent.path)), 0, vf=True)
     card = Card("mlx5_20", slot, model="MT4126")
     function = replace(parent, name=slot.pci, virtual_function=True)
@@ -263,7 +266,7 @@ def test_f13_the_fall_back_of_nvls_was_in_two_versions(version: str, said: bool)
 def test_f14_a_name_of_google_is_no_typing_error() -> None:
     told = page("gcp-a3-mega", 2, "tcpxo", NCCL_DYNAMIC_CHUNK_SIZE="524288")
     assert not told.alarms("NCC003")
-    assert "NCCL_CHUNK_SIZE" not in " ".join(one.what for _, one in told.findings)
+    assert "NCCL_CHUNK_SIZE" not in " ".join(finding.what for _, finding in told.findings)
 
 
 # F15: Xids
@@ -271,8 +274,10 @@ def test_f14_a_name_of_google_is_no_typing_error() -> None:
 
 @pytest.mark.parametrize("code", [109, 136, 143, 154, 155, 156, 157, 158, 167, 32, 69, 8, 120, 999])
 def test_f15_no_xid_passes_unsaid(code: int) -> None:
-    found = [one for of, one in page("dgx-h100", one=_xids(code)).findings if of in ("GPU005", "GPU006")]
-    assert any(str(code) in one.what and one.state.rank <= State.NOTE.rank for one in found)
+    findings = [
+        finding for of, finding in page("dgx-h100", one=_xids(code)).findings if of in ("GPU005", "GPU006")
+    ]
+    assert any(str(code) in finding.what and finding.state.rank <= State.NOTE.rank for finding in findings)
 
 
 def test_f15_nor_does_one_of_an_nvswitch() -> None:
@@ -282,12 +287,12 @@ def test_f15_nor_does_one_of_an_nvswitch() -> None:
     def switch(node: Node) -> Node:
         changed = change(node)
         xids = known(known(changed.gpus).xids)
-        named = [replace(one, name="SXid 12028", pci="0000:05:00.0") for one in xids]
+        named = [replace(xid, name="SXid 12028", pci="0000:05:00.0") for xid in xids]
         return replace(changed, gpus=replace(known(changed.gpus), xids=named))
 
-    found = [one for of, one in page("dgx-h100", one=switch).findings if "12028" in one.what]
-    assert found
-    assert all(one.state.rank <= State.NOTE.rank for one in found)
+    findings = [finding for of, finding in page("dgx-h100", one=switch).findings if "12028" in finding.what]
+    assert findings
+    assert all(finding.state.rank <= State.NOTE.rank for finding in findings)
 
 
 # F16
@@ -316,8 +321,10 @@ def test_f16_acs_matters_below_switches(kind: str) -> None:
     def redirect(node: Node) -> Node:
         fabric = known(node.fabric)
         roots = [
-            replace(one, acs=["ReqRedir", "CmpltRedir"]) if one.kind == "bridge" and not known(one.path) else one
-            for one in known(fabric.pci)
+            replace(device, acs=["ReqRedir", "CmpltRedir"])
+            if device.kind == "bridge" and not known(device.path)
+            else device
+            for device in known(fabric.pci)
         ]
         return replace(node, fabric=replace(fabric, pci=roots))
 
@@ -402,7 +409,10 @@ def _link_down(name: str, netdev: str) -> Change:
 
 def _interface(node: Node, name: str, **changes: Any) -> Node:
     network = known(node.network)
-    listed = [replace(one, **changes) if one.name == name else one for one in known(network.interfaces)]
+    listed = [
+        replace(interface, **changes) if interface.name == name else interface
+        for interface in known(network.interfaces)
+    ]
     return replace(node, network=replace(network, interfaces=listed))
 
 
@@ -414,14 +424,17 @@ def test_fewer_links_follow_from_a_port_that_is_down() -> None:
 def test_a_port_of_storage_that_is_down_fails_no_job() -> None:
     told = page("dgx-h100", 2, one=_link_down("mlx5_7", "ibp170s0f0"))
     assert [code for code, _ in told.alarms()] == ["RDM005"]
-    assert not [one for _, one in told.findings if one.state is State.FAIL]
+    assert not [finding for _, finding in told.findings if finding.state is State.FAIL]
 
 
 def test_an_address_of_ipv6_that_another_machine_has() -> None:
     def twice(node: Node) -> Node:
-        listed = next(one for one in known(known(node.network).interfaces) if one.name == "gpu2_eth").addresses
+        listed = next(
+            interface for interface in known(known(node.network).interfaces) if interface.name == "gpu2_eth"
+        ).addresses
         refused = [
-            replace(one, state="" if one.address.startswith("fe80") else "duplicate") for one in known(listed)
+            replace(address, state="" if address.address.startswith("fe80") else "duplicate")
+            for address in known(listed)
         ]
         return _interface(node, "gpu2_eth", addresses=refused)
 
@@ -438,7 +451,7 @@ def test_two_trays_in_two_cliques_are_a_note() -> None:
 
     told = page("gb200-nvl72", 2, one=other)
     assert not told.alarms()
-    assert any("clique" in one for one in told.notes("GPU031"))
+    assert any("clique" in note for note in told.notes("GPU031"))
 
 
 def test_a_rail_of_tcpx_with_another_mtu() -> None:
@@ -449,7 +462,7 @@ def test_a_rail_of_tcpx_with_another_mtu() -> None:
 def test_a_topology_file_that_one_node_lacks_is_not_unset_on_all() -> None:
     def unreadable(node: Node) -> Node:
         nccl = known(node.nccl)
-        files = [replace(one, fits=False) for one in known(nccl.named_files)]
+        files = [replace(file, fits=False) for file in known(nccl.named_files)]
         return replace(node, nccl=replace(nccl, named_files=files))
 
     assert "unset" not in page("vm-passthrough", 2, "provider", one=unreadable).told("NCCL_TOPO_FILE")
@@ -458,9 +471,9 @@ def test_a_topology_file_that_one_node_lacks_is_not_unset_on_all() -> None:
 
 def test_an_address_twice_on_a_rail_says_nothing_of_sockets() -> None:
     first = next(
-        one
-        for one in known(known(sound("h200-roce", 2, "site").nodes[0].network).interfaces)
-        if one.name == "ens2np0"
+        interface
+        for interface in known(known(sound("h200-roce", 2, "site").nodes[0].network).interfaces)
+        if interface.name == "ens2np0"
     )
     told = page("h200-roce", 2, "site", one=lambda node: _interface(node, "ens2np0", addresses=first.addresses))
     assert told.alarms("NET010")
@@ -486,7 +499,7 @@ def test_process_of_another_is_still_said() -> None:
 def test_a_range_beside_the_index_that_it_leads_to_is_a_note() -> None:
     told = page("address-range", 2, "site")
     assert not told.alarms()
-    assert any("NCCL_IB_ADDR_RANGE" in one for one in told.notes("NCC023"))
+    assert any("NCCL_IB_ADDR_RANGE" in note for note in told.notes("NCC023"))
 
 
 def test_a_range_beside_an_index_that_leads_elsewhere_is_a_warning() -> None:
@@ -550,7 +563,7 @@ def test_f16_r1_an_index_that_nccl_would_take_anyway_is_a_note() -> None:
     told = page("h200-nvl4", 2, "site")
     assert not told.alarms()
     assert told.told("NCCL_IB_GID_INDEX") == {"unset": None}
-    assert all("NCCL would choose by itself" in one for one in told.notes("RDM014"))
+    assert all("NCCL would choose by itself" in note for note in told.notes("RDM014"))
 
 
 def test_f16_ver012_a_function_of_one_host_is_no_other_card() -> None:

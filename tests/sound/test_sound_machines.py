@@ -65,17 +65,27 @@ NEEDED = {("dgx-a100", "NCCL_IB_HCA")}
 def test_it_is_told_to_set_nothing_that_it_does_not_need(plan: Plan, profile: str) -> None:
     """Nor anything twice, nor to take away what the profile of its vendor sets."""
     sound = cluster(plan, min(4, max(plan.counts)), profile)
-    told = recommend(sound, judge(sound))
-    assert {(plan.kind, one.variable) for one in told if one.action == "set"} <= NEEDED
-    assert len({one.variable for one in told}) == len(told)
+    recommendations = recommend(sound, judge(sound))
+    assert {
+        (plan.kind, recommendation.variable)
+        for recommendation in recommendations
+        if recommendation.action == "set"
+    } <= NEEDED
+    assert len({recommendation.variable for recommendation in recommendations}) == len(recommendations)
     kept = profiles.keeps(sound.nodes)
-    assert not [one.variable for one in told if one.action == "unset" and one.variable in kept]
+    assert not [
+        recommendation.variable
+        for recommendation in recommendations
+        if recommendation.action == "unset" and recommendation.variable in kept
+    ]
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=[plan.kind for plan in PLANS])
 def test_nor_does_one_at_work(plan: Plan) -> None:
     found = alarms(at_work(cluster(plan, min(4, max(plan.counts)))))
-    assert set(found) <= set(plan.expected), {code: [one.what for one in all_] for code, all_ in found.items()}
+    assert set(found) <= set(plan.expected), {
+        code: [finding.what for finding in all_] for code, all_ in found.items()
+    }
 
 
 class _Sound:
@@ -94,7 +104,7 @@ class _Sound:
 @cache
 def _usual(sound: _Sound) -> dict[str, set[str]]:
     """What is said of it without a fault, by code."""
-    return {code: {finding.what for finding in found} for code, found in alarms(sound.subject).items()}
+    return {code: {finding.what for finding in findings} for code, findings in alarms(sound.subject).items()}
 
 
 @pytest.mark.parametrize(
@@ -108,9 +118,14 @@ def test_a_fault_is_named(case: Case) -> None:
     """And nothing is said of any other node."""
     usual = _usual(_Sound(case.sound))
     found = alarms(case.cluster)
-    new = [one for code, findings in found.items() for one in findings if one.what not in usual.get(code, set())]
+    new = [
+        finding
+        for code, findings in found.items()
+        for finding in findings
+        if finding.what not in usual.get(code, set())
+    ]
     assert any(names(finding, case.truth) for finding in new)
-    assert all(names(finding, Truth(case.truth.node)) for finding in new), [str(one.where) for one in new]
+    assert all(names(finding, Truth(case.truth.node)) for finding in new), [str(finding.where) for finding in new]
 
 
 def names(finding: Finding, truth: Truth) -> bool:

@@ -20,7 +20,7 @@ from ncclcheck.probes.facts import (
     Namespace,
     Node,
     Route,
-    Sign,
+    RuntimeSign,
     Unread,
     Variable,
     known,
@@ -67,7 +67,7 @@ def _hgx(kind: str, story: str, source: str, **changes: Any) -> Plan:
 
 def _with_interfaces(node: Node, *more: Interface, drop: tuple[str, ...] = ()) -> Node:
     network = known(node.network)
-    kept = [one for one in known(network.interfaces) if one.name not in drop]
+    kept = [interface for interface in known(network.interfaces) if interface.name not in drop]
     return replace(node, network=replace(network, interfaces=[*kept, *more]))
 
 
@@ -154,10 +154,12 @@ def routed_host() -> Plan:
         network = known(node.network)
         own = f"10.37.0.{node.name[-2:]}"
         interfaces = [
-            replace(one, addresses=[*known(one.addresses), Address(family="ipv4", address=own, prefix=32)])
-            if one.name == "lo"
-            else one
-            for one in known(network.interfaces)
+            replace(
+                interface, addresses=[*known(interface.addresses), Address(family="ipv4", address=own, prefix=32)]
+            )
+            if interface.name == "lo"
+            else interface
+            for interface in known(network.interfaces)
         ]
         routes = [
             Route(destination=f"10.38.{k}.0/24", gateway=f"10.38.{k}.10", interface=f"eth{k + 2}", metric=20)
@@ -215,15 +217,15 @@ def ipv6_only() -> Plan:
         number = node.name[-2:]
         interfaces = [
             replace(
-                one,
+                interface,
                 addresses=[
                     Address(family="ipv6", address=f"2001:db8:7::{number}", prefix=64),
                     Address(family="ipv6", address=f"fe80::5054:ff:fe00:{number}", prefix=64),
                 ],
             )
-            if one.name == "eno1"
-            else one
-            for one in known(network.interfaces)
+            if interface.name == "eno1"
+            else interface
+            for interface in known(network.interfaces)
         ]
         routes = [
             Route(destination="2001:db8:7::/64", gateway="", interface="eno1", metric=256),
@@ -323,14 +325,14 @@ def h20_bonded() -> Plan:
         network = known(node.network)
         interfaces = [
             replace(
-                one,
+                interface,
                 kind="bond",
                 driver=ABSENT,
-                members=[f"eth{2 * int(one.name[4:])}", f"eth{2 * int(one.name[4:]) + 1}"],
+                members=[f"eth{2 * int(interface.name[4:])}", f"eth{2 * int(interface.name[4:]) + 1}"],
             )
-            if one.name.startswith("bond") and one.name != "bond0"
-            else one
-            for one in known(network.interfaces)
+            if interface.name.startswith("bond") and interface.name != "bond0"
+            else interface
+            for interface in known(network.interfaces)
         ]
         return replace(node, network=replace(network, interfaces=interfaces))
 
@@ -443,7 +445,7 @@ def omni_path() -> Plan:
     def change(node: Node) -> Node:
         rdma = known(node.rdma)
         none = Unread("absent", "No such file or directory")
-        return replace(node, rdma=replace(rdma, devices=[replace(one, model=none) for one in known(rdma.devices)]))
+        return replace(node, rdma=replace(rdma, devices=[replace(hca, model=none) for hca in known(rdma.devices)]))
 
     from tests.sound.humble import V100
 
@@ -508,7 +510,7 @@ def intel_e810() -> Plan:
         rdma = known(node.rdma)
         none = Unread("absent", "No such file or directory")
         return replace(
-            node, rdma=replace(rdma, devices=[replace(one, model=none, board=none) for one in known(rdma.devices)])
+            node, rdma=replace(rdma, devices=[replace(hca, model=none, board=none) for hca in known(rdma.devices)])
         )
 
     return dataclasses.replace(
@@ -574,16 +576,16 @@ def half_node() -> Plan:
         bound = replace(known(fabric.bound), cpus="56-111", mems="1")
         cards = [
             replace(
-                one,
+                gpu,
                 index=k,
                 name=f"GPU {k}",
-                peers=[p for p in known(one.peers) if p.name in ("GPU 4", "GPU 5", "GPU 6", "GPU 7")],
+                peers=[p for p in known(gpu.peers) if p.name in ("GPU 4", "GPU 5", "GPU 6", "GPU 7")],
             )
-            for k, one in enumerate(known(gpus.cards)[4:])
+            for k, gpu in enumerate(known(gpus.cards)[4:])
         ]
         cards = [
-            replace(one, peers=[replace(p, name=f"GPU {int(p.name[-1]) - 4}") for p in known(one.peers)])
-            for one in cards
+            replace(card, peers=[replace(p, name=f"GPU {int(p.name[-1]) - 4}") for p in known(card.peers)])
+            for card in cards
         ]
         return replace(
             node,
@@ -605,13 +607,14 @@ def podman_rootless() -> Plan:
         container, host, system = known(node.container), known(node.host), known(node.system)
         not_ours = "its number is not that of the machine's own one"
         spaces = [
-            Namespace(name=one.name, host=one.name == "net", how=not_ours) for one in known(container.namespaces)
+            Namespace(name=namespace.name, host=namespace.name == "net", how=not_ours)
+            for namespace in known(container.namespaces)
         ]
         return replace(
             node,
             container=replace(
                 container,
-                runtimes=[Sign(name="podman", source="/run/.containerenv")],
+                runtimes=[RuntimeSign(name="podman", source="/run/.containerenv")],
                 namespaces=spaces,
                 capabilities=["CHOWN", "SETUID"],
                 seccomp="filter",
@@ -641,7 +644,9 @@ def apptainer() -> Plan:
         return replace(
             node,
             container=replace(
-                container, runtimes=[Sign(name="apptainer", source="APPTAINER_NAME")], no_new_privileges=True
+                container,
+                runtimes=[RuntimeSign(name="apptainer", source="APPTAINER_NAME")],
+                no_new_privileges=True,
             ),
         )
 

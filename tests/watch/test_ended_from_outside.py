@@ -72,6 +72,6 @@ def _written(box: Path) -> None:
     """The wrapper has written the signal down; KillWait is at least a second."""
     end = time.monotonic() + 5
     while time.monotonic() < end:
-        if any('"signal"' in one.read_text() for one in box.glob("*/wrapper.jsonl")):
+        if any('"signal"' in path.read_text() for path in box.glob("*/wrapper.jsonl")):
             return
         time.sleep(0.05)

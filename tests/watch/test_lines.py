@@ -13,7 +13,7 @@ import pytest
 
 from ncclcheck.probes.box.read import reading
 from ncclcheck.watch import lines
-from ncclcheck.watch.lines import Lines
+from ncclcheck.watch.lines import RankLines
 from tests.conftest import environment
 from tests.watch.test_wrapping import WATCH
 
@@ -72,7 +72,7 @@ def test_each_line_of_three_ranks_has_its_pid(tmp_path: Path, unbuffered: str) -
     assert [(pid, line) for pid, line in known if ranks[line.rpartition(" ")[2]] != pid] == []
     assert len(known) > 0.7 * len(whole)
     [box] = reading.read(str(tmp_path / "box"))
-    assert [one.rank for one in box.processes if one.printed] != []
+    assert [process.rank for process in box.processes if process.printed] != []
 
 
 @pytest.mark.parametrize("env", [{}, {"PYTHONUNBUFFERED": "1"}, {"PYTHONIOENCODING": "latin-1:replace"}])
@@ -112,7 +112,7 @@ def test_what_a_rank_does_with_its_streams_is_done(tmp_path: Path, script: str) 
         )  # fmt: skip
         (tmp_path / name / "told").write_bytes(b"%d\n" % done.returncode + done.stdout + b"\n" + done.stderr)
     held = [
-        {one.name: one.read_bytes() for one in (tmp_path / name).iterdir() if one.is_file()}
+        {path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.is_file()}
         for name in ("bare", "watched")
     ]
     assert held[0] == held[1]
@@ -142,7 +142,7 @@ def test_an_exception_of_the_users_handler_is_not_lost(tmp_path: Path) -> None:
 
 def test_what_was_told_and_never_came_is_forgotten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines, "_MOST", 2)
-    heard = Lines(str(tmp_path))
+    heard = RankLines(str(tmp_path))
     tell = os.open(tmp_path / "lines", os.O_WRONLY)
     try:
         for pid, text in ((7, b"into a file"), (8, b"a"), (8, b"b"), (7, b"a")):
@@ -155,4 +155,4 @@ def test_what_was_told_and_never_came_is_forgotten(tmp_path: Path, monkeypatch: 
 
 
 def test_a_file_system_without_named_pipes(tmp_path: Path) -> None:
-    assert Lines(str(tmp_path / "none")).of(b"on\n") == []
+    assert RankLines(str(tmp_path / "none")).of(b"on\n") == []

@@ -207,8 +207,8 @@ def test_the_box_is_private_and_holds_no_secret(tmp_path: Path) -> None:
     argv = [*WATCH, "--box", "box", "--", "sh", "-c", script]
     done = subprocess.run(argv, cwd=tmp_path, capture_output=True, timeout=60, check=False, env=env)
     assert b"password=hunter2" in done.stdout
-    held = [path for path in (tmp_path / "box").rglob("*") if path.is_file()]
-    kept = b"".join(path.read_bytes() for path in held)
+    paths = [path for path in (tmp_path / "box").rglob("*") if path.is_file()]
+    kept = b"".join(path.read_bytes() for path in paths)
     assert b"password=" in kept
     assert [secret for secret in (b"hunter2", b"abcdef123456", b"hf_aaa", b"geheim") if secret in kept] == []
     assert {path.stat().st_mode & 0o077 for path in (tmp_path / "box").rglob("*")} == {0}
@@ -274,6 +274,6 @@ def test_a_full_disk_at_the_start(tmp_path: Path) -> None:
             done = subprocess.run(argv, cwd=full, capture_output=True, timeout=60, check=False, env=env)
             assert (done.returncode, done.stdout) == (code, b"on\n" if kept else b""), done.stderr
             assert (b"BOX005" if kept else b"No space left on device") in done.stderr
-        assert [one.name for one in full.iterdir()] == ["data"]
+        assert [path.name for path in full.iterdir()] == ["data"]
     finally:
         subprocess.run(["umount", "-l", full], check=True, timeout=20)

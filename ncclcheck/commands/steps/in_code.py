@@ -23,7 +23,7 @@ _MOST_TEXT = 20_000  # characters: chosen, a whole report
 
 
 @dataclass(frozen=True)
-class Result:
+class StepResult:
     """How it went. document: on the rank that writes the report (the first of node 0), None elsewhere.
 
     text: what the child said on stderr.
@@ -42,7 +42,7 @@ class Result:
 class NotReady(RuntimeError):
     """The cluster is not fit for the job; `result` says why."""
 
-    def __init__(self, result: Result) -> None:
+    def __init__(self, result: StepResult) -> None:
         ending = (
             result.document.state if result.document else result.text.strip().splitlines()[-1:] or "see rank 0"
         )
@@ -50,7 +50,7 @@ class NotReady(RuntimeError):
         self.result = result
 
 
-def preflight(level: str = "quick", *arguments: str, deadline: float = 300.0, check: bool = True) -> Result:
+def preflight(level: str = "quick", *arguments: str, deadline: float = 300.0, check: bool = True) -> StepResult:
     """Run `ncclcheck preflight` in a child process, on all nodes of this job; call it on every rank.
 
     level: quick, standard or full. arguments: more of its options, as on the command line (`--data`, `--strict`).
@@ -71,7 +71,7 @@ def preflight(level: str = "quick", *arguments: str, deadline: float = 300.0, ch
         document = msgspec.json.decode(saved.read_bytes(), type=Document) if saved.exists() else None
     finally:
         rundir.remove(folder)
-    result = Result(code, document, text)
+    result = StepResult(code, document, text)
     if check and not result.ready:
         raise NotReady(result)
     return result

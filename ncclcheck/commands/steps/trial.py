@@ -16,18 +16,18 @@ from ncclcheck.run.own_command import OwnCommand
 from ncclcheck.run.plan import trial_plan
 from ncclcheck.run.plan.bench_plan import BenchOptions
 from ncclcheck.run.plan.options import Options
-from ncclcheck.run.plan.trial_plan import PAIRS, Setting
+from ncclcheck.run.plan.trial_plan import PAIRS, TriedSetting
 from ncclcheck.run.stages import Stages
 from ncclcheck.run.turns import Turns
 
 
-def run(options: Options, wanted: BenchOptions, setting: Setting) -> int:
+def run(options: Options, wanted: BenchOptions, setting: TriedSetting) -> int:
     """The whole of `bench --with`; the exit code. Raises UsageError."""
     if doubt := trial_plan.doubt(setting):
         complain(doubt)
 
     def work(stages: Stages) -> tuple[Callable[[], None], Callable[[], Cluster]]:
-        this = _Trial(stages, wanted, setting)
+        this = _TrialStep(stages, wanted, setting)
         return this.run, this.cluster
 
     own = OwnCommand(
@@ -39,10 +39,10 @@ def run(options: Options, wanted: BenchOptions, setting: Setting) -> int:
     return conduct(options, options.deadline or trial_plan.default_deadline(wanted), work, own=own)
 
 
-class _Trial:
+class _TrialStep:
     """The pairs of jobs so far."""
 
-    def __init__(self, stages: Stages, wanted: BenchOptions, setting: Setting) -> None:
+    def __init__(self, stages: Stages, wanted: BenchOptions, setting: TriedSetting) -> None:
         self.stages, self.wanted, self.setting = stages, wanted, setting
         self._turns = Turns(stages, wanted, {setting.variable: setting.value})
 

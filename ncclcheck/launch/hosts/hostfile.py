@@ -23,7 +23,7 @@ _LIMITS = ("max_slots", "max-slots", "slots_max", "slots-max")
 
 
 @dataclass(frozen=True)
-class Host:
+class HostLine:
     """One line of a host file. target: what ssh is given; name: the host alone, the node's name in reports."""
 
     target: str
@@ -31,12 +31,12 @@ class Host:
     slots: int | None = None
 
 
-def from_option(text: str, option: str = "--hosts") -> tuple[Host, ...]:
+def from_option(text: str, option: str = "--hosts") -> tuple[HostLine, ...]:
     """`a,b:8,user@c,[fe80::1]:4`. Raises UsageError."""
     return _collect((option, part.strip()) for part in text.split(","))
 
 
-def from_file(path: str) -> tuple[Host, ...]:
+def from_file(path: str) -> tuple[HostLine, ...]:
     """A host file, one host a line. Raises UsageError that names file and line."""
     try:
         content = files.content(path, _MOST_BYTES)
@@ -45,7 +45,7 @@ def from_file(path: str) -> tuple[Host, ...]:
     return from_lines(content.decode(errors="backslashreplace"), path)
 
 
-def from_lines(content: str, path: str) -> tuple[Host, ...]:
+def from_lines(content: str, path: str) -> tuple[HostLine, ...]:
     """The content of a host file; blank lines and what follows a # are nothing. Raises UsageError."""
     lines = enumerate(re.split(r"\r\n|\r|\n", content), 1)
     entries = ((f"{path}, line {number}", line.split("#", 1)[0].strip()) for number, line in lines)
@@ -55,9 +55,9 @@ def from_lines(content: str, path: str) -> tuple[Host, ...]:
     return hosts
 
 
-def _collect(entries: Iterable[tuple[str, str]]) -> tuple[Host, ...]:
+def _collect(entries: Iterable[tuple[str, str]]) -> tuple[HostLine, ...]:
     """All hosts, each once."""
-    hosts: dict[str, Host] = {}
+    hosts: dict[str, HostLine] = {}
     for where, entry in entries:
         host = _host(entry, where)
         if host.name in hosts:
@@ -68,7 +68,7 @@ def _collect(entries: Iterable[tuple[str, str]]) -> tuple[Host, ...]:
     return tuple(hosts.values())
 
 
-def _host(entry: str, where: str) -> Host:
+def _host(entry: str, where: str) -> HostLine:
     first, *words = re.sub(r"\s*=\s*", "=", entry).split() or [""]
     match = _ENTRY.fullmatch(first)
     if match is None:
@@ -82,7 +82,7 @@ def _host(entry: str, where: str) -> Host:
     slots = _after_colon(match["slots"], where)
     for count in _keywords(words, where):
         slots = count
-    return Host(target=name if user is None else f"{user}@{name}", name=name, slots=slots)
+    return HostLine(target=name if user is None else f"{user}@{name}", name=name, slots=slots)
 
 
 def _address(text: str, where: str) -> str:

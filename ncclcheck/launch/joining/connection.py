@@ -20,14 +20,14 @@ from ncclcheck.probes.facts import Meeting
 _SEND_S = 15  # s until a peer that takes no data is given up; chosen
 
 
-class Connection:
+class LeadConnection:
     """An open connection to node rank 0, and the name that it gave us. seals: of our lines, and of its lines."""
 
-    def __init__(self, connection: socket.socket, name: str, said: Lines, seals: tuple[Seal, Seal]) -> None:
+    def __init__(self, connection: socket.socket, name: str, said: SocketLines, seals: tuple[Seal, Seal]) -> None:
         self.name = name
         self.heard = time.monotonic()
         self.begun: float | None = None
-        self.outcome: join_protocol.Done | None = None
+        self.outcome: join_protocol.JoinOutcome | None = None
         self.lost = ""
         self.unreached: Meeting | None = None  # why the endpoint itself was not reached, where it was not
         self._connection, self._said = connection, said
@@ -54,7 +54,7 @@ class Connection:
             self.lost = str(error)
 
     def _note(self, record: join_protocol.FromMeeting) -> None:
-        if isinstance(record, join_protocol.Done):
+        if isinstance(record, join_protocol.JoinOutcome):
             self.outcome = record
         elif isinstance(record, join_protocol.Begun):
             self.begun = time.monotonic()
@@ -81,7 +81,7 @@ class Connection:
         self._connection.close()
 
 
-class Lines:
+class SocketLines:
     """Lines of a socket. Until `trust` is called they are short, for nobody knows yet who speaks."""
 
     def __init__(self, connection: socket.socket) -> None:

@@ -16,10 +16,10 @@ from msgspec import structs
 from ncclcheck import __version__
 from ncclcheck.launch.given import endpoint
 from ncclcheck.launch.joining import join_protocol
-from ncclcheck.launch.joining.connection import Connection, Lines, words
+from ncclcheck.launch.joining.connection import LeadConnection, SocketLines, words
 from ncclcheck.launch.joining.hail import hail
 from ncclcheck.launch.joining.trust import sealed
-from ncclcheck.launch.joining.trust.identity import Identity
+from ncclcheck.launch.joining.trust.identity import JoinIdentity
 from ncclcheck.launch.joining.trust.secret import WITH
 from ncclcheck.launch.joining.unrouted import Patience
 from ncclcheck.launch.remote.segments import connect
@@ -42,7 +42,7 @@ _NAMED_WRONGLY = ("unresolved", "silent", "no_route", "refused", "stranger", "un
 
 
 @dataclass(frozen=True)
-class Failure:
+class NotReached:
     """Why node rank 0 was not reached this time; it may be tried again unless it was turned away."""
 
     outcome: str
@@ -52,22 +52,22 @@ class Failure:
     kept: KeptBy = ""
 
 
-class Stopped(Exception):
+class StoppedBySignal(Exception):
     """Raised where a signal ended the wait."""
 
 
 def reach(
-    who: Identity, command: str, wait: float, say: Callable[[str], None], stop: Callable[[], bool]
-) -> Connection | Meeting:
-    """Try until node rank 0 lets us join, turns us away, or the wait is over. Raises Stopped."""
+    who: JoinIdentity, command: str, wait: float, say: Callable[[str], None], stop: Callable[[], bool]
+) -> LeadConnection | Meeting:
+    """Try until node rank 0 lets us join, turns us away, or the wait is over. Raises StoppedBySignal."""
     begun = time.monotonic()
     shown, said_at, pause, patience = "", 0.0, _AGAIN_S[0], Patience()
-    failure: Failure | None = None
+    failure: NotReached | None = None
     aside_at = _ASIDE_AFTER_S
     while True:
         outcome = _try_all(who, command)
         waited = time.monotonic() - begun
-        if isinstance(outcome, Connection):
+        if isinstance(outcome, LeadConnection):
             return outcome
         if outcome.outcome == "misfit" and waited > _MISFIT_S:
             outcome = replace(outcome, outcome="turned_away")
@@ -86,37 +86,39 @@ def reach(
         pause = min(_AGAIN_S[1], pause * 1.5)
 
 
-def _aside(who: Identity, command: str, failure: Failure, record: Meeting) -> Connection | None:
+def _aside(who: JoinIdentity, command: str, failure: NotReached, record: Meeting) -> LeadConnection | None:
     """Join at another address of node rank 0, where it greets at one, to say why the endpoint fails."""
     if failure.outcome not in _NAMED_WRONGLY or failure.refused or who.on_loopback:
         return None
     place = join_protocol.place_digest(who.run_id, who.endpoint)
     known = [(elsewhere, who.ports[0]) for elsewhere in record.elsewhere]
     places = [*known, *_that_greet(who, hail(who.ports, place))][:_MOST_ASIDE]
-    if places and isinstance(it_came := _try_all(who, command), Connection):
+    if places and isinstance(it_came := _try_all(who, command), LeadConnection):
         return it_came
     for address, port in places:
-        if isinstance(outcome := _try(who, command, address, port), Connection):
+        if isinstance(outcome := _try(who, command, address, port), LeadConnection):
             outcome.unreached = record
             return outcome
     return None
 
 
-def is_reached(who: Identity) -> bool:
+def is_reached(who: JoinIdentity) -> bool:
     """Whether node rank 0 of this run greets at the endpoint now."""
     addresses = resolve(who.host)
-    return not isinstance(addresses, Failure) and any(_greets(who, address, who.ports[0]) for address in addresses)
+    return not isinstance(addresses, NotReached) and any(
+        _greets(who, address, who.ports[0]) for address in addresses
+    )
 
 
-def _greets(who: Identity, address: str, port: int) -> bool:
+def _greets(who: JoinIdentity, address: str, port: int) -> bool:
     with suppress(OSError, ValueError), connect(address, port, _GREETING_S) as there:
-        return _greeting(Lines(there).line(_GREETING_S)).place == join_protocol.place_digest(
+        return _greeting(SocketLines(there).line(_GREETING_S)).place == join_protocol.place_digest(
             who.run_id, who.endpoint
         )
     return False
 
 
-def _more_telling(before: Failure | None, now: Failure) -> Failure:
+def _more_telling(before: NotReached | None, now: NotReached) -> NotReached:
     """A refusal by ncclcheck itself says why; that nobody listens any more only follows from it."""
     return before if before is not None and before.refused and not now.refused else now
 
@@ -125,11 +127,11 @@ def _sleep(seconds: float, stop: Callable[[], bool]) -> None:
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0:
         if stop():
-            raise Stopped
+            raise StoppedBySignal
         time.sleep(min(0.05, left))
 
 
-def _unreached(who: Identity, failure: Failure, waited: float) -> Meeting:
+def _unreached(who: JoinIdentity, failure: NotReached, waited: float) -> Meeting:
     entries = value_or(neighbours(), {})
     ways = [way for address in failure.addresses if not isinstance(way := way_to(address), Unread)]
     looks = failure.outcome in _NAMED_WRONGLY and not failure.refused
@@ -152,7 +154,7 @@ def _unreached(who: Identity, failure: Failure, waited: float) -> Meeting:
     )
 
 
-def _resolver(who: Identity) -> Resolver | None:
+def _resolver(who: JoinIdentity) -> Resolver | None:
     """How this host comes by the addresses of node rank 0, where it was given a name."""
     with suppress(ValueError):
         ipaddress.ip_address(who.host.partition("%")[0])
@@ -160,10 +162,10 @@ def _resolver(who: Identity) -> Resolver | None:
     begun = time.monotonic()
     addresses = resolve(who.host)
     seconds = time.monotonic() - begun
-    return resolver(who.host, [] if isinstance(addresses, Failure) else addresses, seconds)
+    return resolver(who.host, [] if isinstance(addresses, NotReached) else addresses, seconds)
 
 
-def _elsewhere(who: Identity, tried: list[str], named: Resolver | None) -> list[str]:
+def _elsewhere(who: JoinIdentity, tried: list[str], named: Resolver | None) -> list[str]:
     """Other addresses that this host knows, at which node rank 0 of this run greets."""
     answers = [answer for server in named.servers for answer in server.answers] if named else []
     listed = named.known if named else known()
@@ -171,7 +173,7 @@ def _elsewhere(who: Identity, tried: list[str], named: Resolver | None) -> list[
     return [address for address, _ in _that_greet(who, [(other, who.ports[0]) for other in others])]
 
 
-def _that_greet(who: Identity, places: list[tuple[str, int]]) -> list[tuple[str, int]]:
+def _that_greet(who: JoinIdentity, places: list[tuple[str, int]]) -> list[tuple[str, int]]:
     """Those at which node rank 0 of this run greets, or somebody who says the same; all are asked at once."""
     greeting: list[tuple[str, int]] = []
 
@@ -187,15 +189,15 @@ def _that_greet(who: Identity, places: list[tuple[str, int]]) -> list[tuple[str,
     return [place for place in places if place in greeting]
 
 
-def _try_all(who: Identity, command: str) -> Connection | Failure:
+def _try_all(who: JoinIdentity, command: str) -> LeadConnection | NotReached:
     """Every address on the first port; the next port only where a host answers and no lead is on this one."""
     addresses = resolve(who.host)
-    if isinstance(addresses, Failure):
+    if isinstance(addresses, NotReached):
         return addresses
-    first: Failure | None = None
+    first: NotReached | None = None
     for port in who.ports:
         outcome = _try_port(who, command, addresses, port)
-        if isinstance(outcome, Connection) or outcome.outcome == "turned_away":
+        if isinstance(outcome, LeadConnection) or outcome.outcome == "turned_away":
             return outcome
         first = outcome if first is None or (outcome.refused and not first.refused) else first
         if outcome.outcome not in ("refused", "stranger", "misfit"):
@@ -207,51 +209,53 @@ def _try_all(who: Identity, command: str) -> Connection | Failure:
 _PLAIN = ("unresolved", "unrouted", "silent", "no_route", "refused", "stranger", "misfit", "turned_away")
 
 
-def _try_port(who: Identity, command: str, addresses: list[str], port: int) -> Connection | Failure:
+def _try_port(who: JoinIdentity, command: str, addresses: list[str], port: int) -> LeadConnection | NotReached:
     """The first address on which the lead answers; else the failure that came furthest."""
-    failures: list[Failure] = []
+    failures: list[NotReached] = []
     for address in addresses:
         outcome = _try(who, command, address, port)
-        if isinstance(outcome, Connection):
+        if isinstance(outcome, LeadConnection):
             return outcome
         failures.append(replace(outcome, addresses=addresses))
     return max(failures, key=lambda failure: _PLAIN.index(failure.outcome))
 
 
-def resolve(host: str) -> list[str] | Failure:
+def resolve(host: str) -> list[str] | NotReached:
     """The addresses of a host. The resolver may wait for a dead name server; nobody waits for it."""
-    answers: list[list[str] | Failure] = []
+    answers: list[list[str] | NotReached] = []
     asking = threading.Thread(target=lambda: answers.append(_ask(host)), daemon=True, name="getaddrinfo")
     asking.start()
     asking.join(2 * _CONNECT_S)
-    slow = Failure("unresolved", f"no name server answers for {host} within {2 * _CONNECT_S:.0f} s")
+    slow = NotReached("unresolved", f"no name server answers for {host} within {2 * _CONNECT_S:.0f} s")
     return answers[0] if answers else slow
 
 
-def _ask(host: str) -> list[str] | Failure:
+def _ask(host: str) -> list[str] | NotReached:
     try:
         entries = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as error:
-        return Failure("unresolved", f"{host} does not resolve: {getattr(error, 'strerror', None) or error}")
+        return NotReached("unresolved", f"{host} does not resolve: {getattr(error, 'strerror', None) or error}")
     return list(dict.fromkeys(str(entry[4][0]) for entry in entries))
 
 
-def refused_as_lead(who: Identity, command: str, ours: Container[str]) -> str:
+def refused_as_lead(who: JoinIdentity, command: str, ours: Container[str]) -> str:
     """Why another node rank 0 of this run, at the endpoint, turns this one away; "" where none does.
 
     ours: the nonces with which this node's own meeting point has greeted: a proxy may lead back to it.
     """
     addresses = resolve(who.host)
-    for address in [] if isinstance(addresses, Failure) else addresses:
+    for address in [] if isinstance(addresses, NotReached) else addresses:
         outcome = _try(who, command, address, who.ports[0], ours)
-        if isinstance(outcome, Connection):  # it waits for another number of nodes: we are none of them
+        if isinstance(outcome, LeadConnection):  # it waits for another number of nodes: we are none of them
             outcome.close()
         elif outcome.outcome == "turned_away":
             return outcome.detail
     return ""
 
 
-def _try(who: Identity, command: str, address: str, port: int, ours: Container[str] = ()) -> Connection | Failure:
+def _try(
+    who: JoinIdentity, command: str, address: str, port: int, ours: Container[str] = ()
+) -> LeadConnection | NotReached:
     where = endpoint(address, port)
     unanswered: list[KeptBy] = []
     try:
@@ -266,36 +270,36 @@ def _try(who: Identity, command: str, address: str, port: int, ours: Container[s
     try:
         outcome = _join(connection, who, command, where, ours)
     except OSError:
-        outcome = Failure(
+        outcome = NotReached(
             "stranger", f"{where} accepts the connection and says nothing: something else listens there"
         )
     except ValueError as error:
-        outcome = Failure("stranger", f"something else answers at {where}: {error}")
-    if isinstance(outcome, Failure):
+        outcome = NotReached("stranger", f"something else answers at {where}: {error}")
+    if isinstance(outcome, NotReached):
         connection.close()
     return outcome
 
 
-def _unconnected(where: str, error: OSError) -> Failure:
+def _unconnected(where: str, error: OSError) -> NotReached:
     if isinstance(error, ConnectionRefusedError):
-        return Failure("refused", f"nothing listens at {where} (connection refused)")
+        return NotReached("refused", f"nothing listens at {where} (connection refused)")
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
-        return Failure(
+        return NotReached(
             "silent", f"no answer from {where}: packets are dropped in transit, or that machine is down"
         )
     if error.errno in (errno.ENETUNREACH, errno.EHOSTUNREACH):
-        return Failure("no_route", f"no route to {where}: {words(error)}")
-    return Failure("silent", f"{where} cannot be reached: {words(error)}")
+        return NotReached("no_route", f"no route to {where}: {words(error)}")
+    return NotReached("silent", f"{where} cannot be reached: {words(error)}")
 
 
 def _join(
-    connection: socket.socket, who: Identity, command: str, where: str, ours: Container[str]
-) -> Connection | Failure:
+    connection: socket.socket, who: JoinIdentity, command: str, where: str, ours: Container[str]
+) -> LeadConnection | NotReached:
     """Greeting, join, welcome. Raises OSError where nothing comes, ValueError for what no lead says."""
-    lines = Lines(connection)
+    lines = SocketLines(connection)
     greeting = _greeting(lines.line(_GREETING_S))
     if greeting.nonce in ours:
-        return Failure("stranger", f"{where} leads back to this node")
+        return NotReached("stranger", f"{where} leads back to this node")
     other = _of_others(who, greeting, where)
     if other is not None and other.outcome == "stranger":
         return other
@@ -317,29 +321,29 @@ def _join(
     if other is not None:  # it was said who came, so that node rank 0 can say it too
         return other
     answer = join_protocol.from_meeting(lines.line(join_protocol.HANDSHAKE_S))
-    if not isinstance(answer, (join_protocol.Welcome, join_protocol.Refused)):
+    if not isinstance(answer, (join_protocol.Welcome, join_protocol.RefusedJoin)):
         raise ValueError("it speaks out of turn")
     if not sealed.same(answer.proof, hand.of_meeting(answer)):
-        if isinstance(answer, join_protocol.Refused):
-            return Failure("misfit", f"turned away at {where}: {answer.reason}", refused=True)
+        if isinstance(answer, join_protocol.RefusedJoin):
+            return NotReached("misfit", f"turned away at {where}: {answer.reason}", refused=True)
         raise ValueError("it does not know this run's secret")
-    if isinstance(answer, join_protocol.Refused):
-        return Failure("turned_away", answer.reason)
+    if isinstance(answer, join_protocol.RefusedJoin):
+        return NotReached("turned_away", answer.reason)
     lines.trust()
-    return Connection(connection, answer.name, lines, hand.seals())
+    return LeadConnection(connection, answer.name, lines, hand.seals())
 
 
-def _of_others(who: Identity, greeting: join_protocol.Greeting, where: str) -> Failure | None:
+def _of_others(who: JoinIdentity, greeting: join_protocol.Greeting, where: str) -> NotReached | None:
     """Why who greets there is not our node rank 0, or one that we cannot understand."""
     if greeting.protocol != join_protocol.PROTOCOL:
         theirs = f"ncclcheck {greeting.version}" + ("" if greeting.version != __version__ else " of another build")
         why = f"{theirs} at {where} does not understand {__version__} here; install the same on all nodes"
-        return Failure("misfit", why, refused=True)
+        return NotReached("misfit", why, refused=True)
     if greeting.run != join_protocol.run_digest(who.run_id):
-        return Failure("stranger", f"another run meets at {where}: its --rdzv-id differs", refused=True)
+        return NotReached("stranger", f"another run meets at {where}: its --rdzv-id differs", refused=True)
     if greeting.secret != who.secret.kind:
         why = f"node rank 0 at {where} comes {WITH[greeting.secret]}, this node {WITH[who.secret.kind]}"
-        return Failure("misfit", why, refused=True)
+        return NotReached("misfit", why, refused=True)
     return None
 
 

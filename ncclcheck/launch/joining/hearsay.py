@@ -9,7 +9,7 @@ import ipaddress
 import re
 from collections.abc import Iterable
 
-from ncclcheck.probes.facts import Hop, Meeting, NameServer, Resolver, Way, replace
+from ncclcheck.probes.facts import Hop, KernelRoute, Meeting, NameServer, Resolver, replace
 
 _MOST = 64  # of anything: a name has a few addresses, a host a few ways
 _MOST_WORDS = 128  # characters: chosen, a sentence; it may be anything
@@ -79,7 +79,7 @@ def _addresses(some: Iterable[str]) -> list[str]:
     return [_address(address) for address in [*some][:_MOST]]
 
 
-def _way(way: Way) -> Way:
+def _way(way: KernelRoute) -> KernelRoute:
     if way.destination:
         ipaddress.ip_network(way.destination, strict=False)
         _address(way.destination.partition("/")[0])

@@ -73,7 +73,7 @@ class Welcome(Struct, tag="welcome", frozen=True, kw_only=True):
     proof: str
 
 
-class Refused(Struct, tag="refused", frozen=True, kw_only=True):
+class RefusedJoin(Struct, tag="refused", frozen=True, kw_only=True):
     """It does not take part, and why. proof: that the meeting point of its own run says so."""
 
     kind: Refusal
@@ -81,7 +81,7 @@ class Refused(Struct, tag="refused", frozen=True, kw_only=True):
     proof: str = ""
 
 
-class Beat(Struct, tag="beat", frozen=True, kw_only=True):
+class JoinBeat(Struct, tag="beat", frozen=True, kw_only=True):
     """The other side is there, though it has nothing to tell."""
 
 
@@ -89,19 +89,19 @@ class Begun(Struct, tag="begun", frozen=True, kw_only=True):
     """The wait for others is over, and deadlines count from now."""
 
 
-class Ended(Struct, tag="ended", frozen=True, kw_only=True):
+class AgentEnd(Struct, tag="ended", frozen=True, kw_only=True):
     """A node's agent is gone. detail: the last that it wrote to stderr."""
 
     detail: str
 
 
-class CutOff(Struct, tag="cut off", frozen=True, kw_only=True):
+class CutOffNode(Struct, tag="cut off", frozen=True, kw_only=True):
     """A node came by another address, since the endpoint failed it so; None: it does not any more."""
 
     meeting: Meeting | None = None
 
 
-class Done(Struct, tag="done", frozen=True, kw_only=True):
+class JoinOutcome(Struct, tag="done", frozen=True, kw_only=True):
     """The outcome for all nodes. document: the report as JSON, where every node is to keep one."""
 
     exit_code: Annotated[int, Meta(ge=0, le=255)]
@@ -109,8 +109,8 @@ class Done(Struct, tag="done", frozen=True, kw_only=True):
     document: bytes | None = None
 
 
-FromNode = Union[Join, Beat, Ended, CutOff]
-FromMeeting = Union[Greeting, Welcome, Refused, Begun, Beat, Done]
+FromNode = Union[Join, JoinBeat, AgentEnd, CutOffNode]
+FromMeeting = Union[Greeting, Welcome, RefusedJoin, Begun, JoinBeat, JoinOutcome]
 
 _encoder = msgspec.json.Encoder()
 _from_node: msgspec.json.Decoder[FromNode] = msgspec.json.Decoder(FromNode)
@@ -160,7 +160,7 @@ class Handshake:
         """The proof of a node that it knows the secret, in hexadecimal."""
         return sealed.proof(self._key, "node", self._said)
 
-    def of_meeting(self, answer: Welcome | Refused) -> str:
+    def of_meeting(self, answer: Welcome | RefusedJoin) -> str:
         """The meeting point's proof over its answer."""
         return sealed.proof(self._key, "meeting", self._said + encode(replace(answer, proof="")))
 

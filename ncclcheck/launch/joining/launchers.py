@@ -12,7 +12,7 @@ from typing import NoReturn
 import psutil
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch.given import TORCHRUN_PORT, Env, Reader, Where, endpoint_of, host_of
+from ncclcheck.launch.given import TORCHRUN_PORT, Env, GivenPlace, NumberReader, endpoint_of, host_of
 from ncclcheck.run.plan.options import Options
 
 _SEEN_S = 3.0  # s for which a task stays whose place is refused: the others on its node start within that; chosen
@@ -81,18 +81,18 @@ OTHERS = (
 
 
 @dataclass(frozen=True)
-class Place:
+class ProcessPlace:
     """What a launcher says of one process: its node, its place on it, and where node 0 is."""
 
     node_rank: int
     nodes: int
-    where: Where
+    where: GivenPlace
     chosen_by: str
     local_rank: int = 0
     local_size: int = 1
 
 
-def of_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> Place | None:
+def of_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> ProcessPlace | None:
     """Our place by the first launcher whose variables are set; None for a world of one. Raises UsageError.
 
     Launchers number by node unless told otherwise: the ranks of a node are neighbours.
@@ -100,7 +100,7 @@ def of_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> Place | Non
     row = next((row for row in rows if {row.rank, row.size, row.local_rank} <= env.keys()), None)
     if row is None:
         return None
-    read = Reader(env, f"{row.rank} says {row.program}")
+    read = NumberReader(env, f"{row.rank} says {row.program}")
     world = read.number(row.size, 1)
     rank, size = read.number(row.rank, 0, world - 1), _on_a_node(row, read, env, world)
     local = read.number(row.local_rank, 0, size - 1)
@@ -120,7 +120,7 @@ def of_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> Place | Non
             f"MASTER_ADDR: is not set, and {row.program} does not say where node 0 is; type {row.address}"
         )
     words = f"{row.rank} ({row.program}; {world} processes, {size} on this node) and {where.source}"
-    return Place(rank // size, nodes, where, words, local, size)
+    return ProcessPlace(rank // size, nodes, where, words, local, size)
 
 
 def _refuse_rounds(row: Tasks, seen: str, beside: Sequence[Env]) -> NoReturn:
@@ -155,7 +155,7 @@ def _environment(process: psutil.Process) -> Env:
         return {}
 
 
-def _on_a_node(row: Tasks, read: Reader, env: Env, world: int) -> int:
+def _on_a_node(row: Tasks, read: NumberReader, env: Env, world: int) -> int:
     """How many tasks a node has: by its own variable, or by that of all nodes."""
     if row.nodes:
         nodes = read.number(row.nodes, 1, world)
@@ -165,22 +165,22 @@ def _on_a_node(row: Tasks, read: Reader, env: Env, world: int) -> int:
     return read.number(next((name for name in row.local_size if name in env), row.local_size[0]), 1, world)
 
 
-def of_group(options: Options, env: Env) -> Place | None:
+def of_group(options: Options, env: Env) -> ProcessPlace | None:
     """A pod of a LeaderWorkerSet: the leader is worker 0 of its group, which has a name there and no port."""
     if not {"LWS_LEADER_ADDRESS", "LWS_GROUP_SIZE", "LWS_WORKER_INDEX"} <= env.keys():
         return None
-    read = Reader(env, "LWS_LEADER_ADDRESS says a LeaderWorkerSet")
+    read = NumberReader(env, "LWS_LEADER_ADDRESS says a LeaderWorkerSet")
     nodes = read.number("LWS_GROUP_SIZE", 1)
     rank = read.number("LWS_WORKER_INDEX", 0, nodes - 1)
     port = read.number("MASTER_PORT", 1, 65535) if "MASTER_PORT" in env else TORCHRUN_PORT
     leader = host_of(env["LWS_LEADER_ADDRESS"], "LWS_LEADER_ADDRESS")
-    where = endpoint_of(options, env) or Where(leader, port, "LWS_LEADER_ADDRESS")
-    return Place(
+    where = endpoint_of(options, env) or GivenPlace(leader, port, "LWS_LEADER_ADDRESS")
+    return ProcessPlace(
         rank, nodes, where, f"LWS_WORKER_INDEX={rank} (LWS_GROUP_SIZE={nodes} counts pods) and {where.source}"
     )
 
 
-def of_volcano(options: Options, env: Env, hostname: str) -> Place | None:
+def of_volcano(options: Options, env: Env, hostname: str) -> ProcessPlace | None:
     """A pod of a Volcano Job with the plugins env and svc, which list the hosts of each task.
 
     Which task a pod belongs to is in no variable: its own host name is in one of the lists. Tasks are numbered as
@@ -206,6 +206,8 @@ def of_volcano(options: Options, env: Env, hostname: str) -> Place | None:
             f"VC_TASK_INDEX: says a pod of Volcano, and its host name {hostname!r} is not in {names};"
             " give --nodes N, --node-rank R and --rdzv-endpoint HOST:PORT"
         )
-    port = Reader(env, "").number("MASTER_PORT", 1, 65535) if "MASTER_PORT" in env else TORCHRUN_PORT
-    where = endpoint_of(options, env) or Where(host_of(hosts[0], "VC_*_HOSTS"), port, "VC_*_HOSTS")
-    return Place(own[0], len(hosts), where, f"VC_TASK_INDEX (Volcano; {len(hosts)} pods) and {where.source}")
+    port = NumberReader(env, "").number("MASTER_PORT", 1, 65535) if "MASTER_PORT" in env else TORCHRUN_PORT
+    where = endpoint_of(options, env) or GivenPlace(host_of(hosts[0], "VC_*_HOSTS"), port, "VC_*_HOSTS")
+    return ProcessPlace(
+        own[0], len(hosts), where, f"VC_TASK_INDEX (Volcano; {len(hosts)} pods) and {where.source}"
+    )

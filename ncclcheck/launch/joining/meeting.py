@@ -59,7 +59,7 @@ def _listen(host: str, port: int) -> socket.socket:
     return socket.create_server(("", port), backlog=1024)
 
 
-class Meeting:
+class MeetingPoint:
     """Opens the port and lets the other nodes join; a Link to all of them once `wait` is over."""
 
     def __init__(
@@ -191,7 +191,9 @@ class Meeting:
 
     def done(self, exit_code: int, decision: str, document: bytes | None = None) -> None:
         """Tell all nodes the outcome and close everything; nothing of ours listens afterwards."""
-        last = join_protocol.encode(join_protocol.Done(exit_code=exit_code, decision=decision, document=document))
+        last = join_protocol.encode(
+            join_protocol.JoinOutcome(exit_code=exit_code, decision=decision, document=document)
+        )
         with suppress(RuntimeError, TimeoutError, asyncio.TimeoutError):
             asyncio.run_coroutine_threadsafe(self._dismiss(last), self._loop).result(GOODBYE_S + 3)
         self._answering.close()
@@ -205,7 +207,7 @@ class Meeting:
 class MeetingLink:
     """A Link to every node but our own."""
 
-    def __init__(self, meeting: Meeting, nodes: Mapping[int, str]) -> None:
+    def __init__(self, meeting: MeetingPoint, nodes: Mapping[int, str]) -> None:
         self.nodes: Mapping[int, str] = nodes
         self._meeting = meeting
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from ncclcheck import __version__
 from ncclcheck.base import wire
-from ncclcheck.launch.agents import Closed, Events, Said
+from ncclcheck.launch.agents import AgentRecord, Closed, Events
 from ncclcheck.launch.joining import join_protocol
 from ncclcheck.launch.joining.hearsay import name_of_node, printable, sound
 from ncclcheck.launch.joining.trust import sealed
@@ -35,7 +35,7 @@ _RESET = struct.pack("ii", 1, 0)  # SO_LINGER: close at once, leave no TIME_WAIT
 
 @dataclass(eq=False)
 class Guest:
-    """A node that takes part. here: our own address on its connection. said: kept until the run begins.
+    """A node that takes part. here: our own address on its connection. kept: kept until the run begins.
 
     seals: of its lines, and of ours to it.
     """
@@ -49,7 +49,7 @@ class Guest:
     heard: float = field(default_factory=time.monotonic)
     over: str | None = None
     silent: bool = False
-    said: list[Said] = field(default_factory=list)
+    kept: list[AgentRecord] = field(default_factory=list)
 
 
 class Reception:
@@ -153,7 +153,7 @@ class Reception:
 
     def _stranger(
         self, hand: join_protocol.Handshake, join: join_protocol.Join, writer: asyncio.StreamWriter
-    ) -> join_protocol.Refused | None:
+    ) -> join_protocol.RefusedJoin | None:
         """What is said to whoever does not belong to this run; nobody can prove that it was said by us."""
         if join.protocol != join_protocol.PROTOCOL:
             here = f"{self.name} ({__version__})"
@@ -171,25 +171,25 @@ class Reception:
         elif len(self.strangers) < STRANGERS:
             self.strangers[_plain(writer.get_extra_info("peername")[0])] = reason
         del self.arrivals[2 * self.nodes + STRANGERS :]
-        return join_protocol.Refused(kind=kind, reason=reason)
+        return join_protocol.RefusedJoin(kind=kind, reason=reason)
 
-    def _mismatch(self, join: join_protocol.Join) -> join_protocol.Refused | None:
+    def _mismatch(self, join: join_protocol.Join) -> join_protocol.RefusedJoin | None:
         if join.command != self._command:
             reason = f"{self.name} runs ncclcheck {self._command}, {join.name} runs ncclcheck {join.command}"
-            return join_protocol.Refused(kind="other command", reason=reason)
+            return join_protocol.RefusedJoin(kind="other command", reason=reason)
         if join.nodes != self.nodes:
             reason = f"{self.name} was told of {self.nodes} nodes, {join.name} of {join.nodes}"
-            return join_protocol.Refused(kind="other count", reason=reason)
+            return join_protocol.RefusedJoin(kind="other count", reason=reason)
         if not 0 <= join.node_rank < self.nodes:
             raise ValueError("a node rank that cannot be")
         if join.node_rank in self.here:
             first = self.here[join.node_rank]
             reason = f"node rank {join.node_rank} came twice: {first} and {join.name} ({join.address})"
-            return join_protocol.Refused(kind="same rank", reason=reason)
+            return join_protocol.RefusedJoin(kind="same rank", reason=reason)
         if self._begun is not None:
             late = time.monotonic() - self._begun
             reason = f"the run began {late:.0f} s ago without node rank {join.node_rank}"
-            return join_protocol.Refused(kind="late", reason=reason)
+            return join_protocol.RefusedJoin(kind="late", reason=reason)
         return None
 
     def _unique(self, name: str) -> str:
@@ -206,12 +206,12 @@ class Reception:
                 await asyncio.sleep(_PAUSE_S)
             if line.startswith(b"{"):
                 record = join_protocol.from_node(line)
-                if isinstance(record, join_protocol.Ended):
+                if isinstance(record, join_protocol.AgentEnd):
                     self._close(guest, record.detail)
-                elif isinstance(record, join_protocol.CutOff):
+                elif isinstance(record, join_protocol.CutOffNode):
                     self._note_way(guest, record.meeting)
             elif wire.node_of(line) == guest.rank and (message := assembler.feed(line)) is not None:
-                self._pass_on(guest, Said(guest.rank, message))
+                self._pass_on(guest, AgentRecord(guest.rank, message))
 
     def _note_way(self, guest: Guest, unreached: Meeting | None) -> None:
         """The endpoint failed it, and it came by another address; or it is reached by now. Raises ValueError."""
@@ -221,11 +221,11 @@ class Reception:
             for a in self.arrivals
         ]
 
-    def _pass_on(self, guest: Guest, event: Said) -> None:
+    def _pass_on(self, guest: Guest, event: AgentRecord) -> None:
         if self._begun is None:
-            if len(guest.said) >= _MOST_BEFORE:
+            if len(guest.kept) >= _MOST_BEFORE:
                 raise ValueError("too many bytes were sent before the run began")
-            guest.said.append(event)
+            guest.kept.append(event)
         else:
             self._events.put(event)
 
@@ -256,7 +256,7 @@ class Reception:
         self.write(None, join_protocol.encode(join_protocol.Begun()))
         for rank in range(1, self.nodes):
             guest = self.guests.get(rank)
-            for record in guest.said if guest else ():
+            for record in guest.kept if guest else ():
                 self._events.put(record)
             if guest is None or guest.over is not None:
                 self._events.put(Closed(rank, (guest and guest.over) or self.absence(rank)))
@@ -271,7 +271,7 @@ class Reception:
         """Both sides beat, so that a side that is stopped or cut off is noticed."""
         while True:
             await asyncio.sleep(join_protocol.BEAT_S)
-            self.write(None, join_protocol.encode(join_protocol.Beat()))
+            self.write(None, join_protocol.encode(join_protocol.JoinBeat()))
             for guest in list(self.guests.values()):
                 if time.monotonic() - guest.heard > join_protocol.SILENT_S:
                     guest.silent = True

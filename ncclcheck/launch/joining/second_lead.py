@@ -5,28 +5,28 @@ from __future__ import annotations
 import socket
 import threading
 
-from ncclcheck.launch.joining.follow import Failure, refused_as_lead, resolve
-from ncclcheck.launch.joining.meeting import Meeting
-from ncclcheck.launch.joining.trust.identity import Identity
+from ncclcheck.launch.joining.follow import NotReached, refused_as_lead, resolve
+from ncclcheck.launch.joining.meeting import MeetingPoint
+from ncclcheck.launch.joining.trust.identity import JoinIdentity
 
 _EVERY_S = 2.0  # s between two tries, for the other one may be started later; chosen
 
 
 class SecondLead:
-    """Asks at the endpoint, where that is not here, while this node waits. found: in the other's words why not."""
+    """Asks at the endpoint, where that is not here, while this node waits. refusal: the other's words."""
 
-    def __init__(self, who: Identity, command: str, meeting: Meeting) -> None:
-        self.found = ""
+    def __init__(self, who: JoinIdentity, command: str, meeting: MeetingPoint) -> None:
+        self.refusal = ""
         self._who, self._command, self._meeting = who, command, meeting
         self._over = threading.Event()
         threading.Thread(target=self._ask, daemon=True, name="second lead").start()
 
     def _ask(self) -> None:
         addresses = resolve(self._who.host)
-        if isinstance(addresses, Failure) or any(map(_is_of_this_host, addresses)):
+        if isinstance(addresses, NotReached) or any(map(_is_of_this_host, addresses)):
             return
-        while not self._over.wait(_EVERY_S / 2) and not self.found:
-            self.found = refused_as_lead(self._who, self._command, self._meeting.nonces)
+        while not self._over.wait(_EVERY_S / 2) and not self.refusal:
+            self.refusal = refused_as_lead(self._who, self._command, self._meeting.nonces)
             self._over.wait(_EVERY_S / 2)
 
     def close(self) -> None:

@@ -19,8 +19,8 @@ import msgspec
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.base.leaving import at_leave
-from ncclcheck.launch.joining.follow import Stopped
-from ncclcheck.launch.joining.trust.identity import Identity
+from ncclcheck.launch.joining.follow import StoppedBySignal
+from ncclcheck.launch.joining.trust.identity import JoinIdentity
 
 _APPEAR_S = 60.0  # s for local rank 0 to be there: a launcher starts a node's tasks together; chosen
 _TELL_S = 10.0  # s for local ranks to take the verdict from local rank 0; chosen
@@ -28,7 +28,7 @@ _TICK = 0.1  # s between two looks whether to stop; chosen
 
 
 @dataclass(frozen=True)
-class Outcome:
+class SiblingOutcome:
     """What local rank 0 ends with."""
 
     exit_code: int
@@ -38,7 +38,7 @@ class Outcome:
 class Siblings:
     """Local rank 0's side. Raises UsageError where another run of the same id is on this node."""
 
-    def __init__(self, who: Identity) -> None:
+    def __init__(self, who: JoinIdentity) -> None:
         self._left = who.local_size - 1
         self._server = socket.socket(socket.AF_UNIX)
         try:
@@ -51,11 +51,11 @@ class Siblings:
             ) from None
         self._server.listen(who.local_size + 64)
 
-    def tell_at_exit(self, outcome: Outcome) -> None:
+    def tell_at_exit(self, outcome: SiblingOutcome) -> None:
         """Tell them when our own report is written: torchrun kills a node's ranks once one of them has failed."""
         at_leave(lambda: self.tell(outcome))
 
-    def tell(self, outcome: Outcome) -> None:
+    def tell(self, outcome: SiblingOutcome) -> None:
         """Tell all of them, also those that are slow to start; not for ever."""
         end = time.monotonic() + _TELL_S
         while self._left and (left := end - time.monotonic()) > 0:
@@ -70,8 +70,8 @@ class Siblings:
         self._server.close()
 
 
-def await_outcome(who: Identity, seconds: float, stop: Callable[[], bool]) -> Outcome | None:
-    """The other local ranks' side: None where local rank 0 was not there or is gone. Raises Stopped."""
+def await_outcome(who: JoinIdentity, seconds: float, stop: Callable[[], bool]) -> SiblingOutcome | None:
+    """The other local ranks' side: None where local rank 0 was not there or is gone. Raises StoppedBySignal."""
     begun = time.monotonic()
     end = begun + seconds
     while time.monotonic() < min(end, begun + _APPEAR_S):
@@ -85,7 +85,7 @@ def await_outcome(who: Identity, seconds: float, stop: Callable[[], bool]) -> Ou
     return None
 
 
-def _read(connection: socket.socket, end: float, stop: Callable[[], bool]) -> Outcome | None:
+def _read(connection: socket.socket, end: float, stop: Callable[[], bool]) -> SiblingOutcome | None:
     connection.settimeout(_TICK)
     data = b""
     while time.monotonic() < end:
@@ -100,18 +100,18 @@ def _read(connection: socket.socket, end: float, stop: Callable[[], bool]) -> Ou
             break
         data += piece
     try:
-        return msgspec.json.decode(data, type=Outcome)
+        return msgspec.json.decode(data, type=SiblingOutcome)
     except msgspec.MsgspecError:
         return None
 
 
 def _pause(stop: Callable[[], bool], seconds: float = _TICK) -> None:
     if stop():
-        raise Stopped
+        raise StoppedBySignal
     time.sleep(seconds)
 
 
-def _name(who: Identity) -> str:
+def _name(who: JoinIdentity) -> str:
     words = f"{os.getuid()} {who.run_id} {who.host} {who.ports} {who.node_rank}".encode(errors="backslashreplace")
     return "\0ncclcheck-" + hmac.new(who.secret.key, words, hashlib.sha256).hexdigest()[:32]
 

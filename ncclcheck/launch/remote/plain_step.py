@@ -35,7 +35,7 @@ _REFUSED = re.compile(r"^srun: (?:fatal|error): (?!\S+: tasks? )(.+)", re.MULTIL
 _TYPED = re.compile(r"--overlap|--export=.*|--export")
 
 
-class Trial:
+class PlainStepTrial:
     """One plain srun, beside the run. command: the user's own, which begins with srun or is something else."""
 
     def __init__(self, env: Mapping[str, str], command: Sequence[str] = ()) -> None:

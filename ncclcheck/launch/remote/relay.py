@@ -18,7 +18,7 @@ from typing import BinaryIO
 import msgspec
 
 from ncclcheck.base import wire
-from ncclcheck.launch.agents import Closed, Events, ProcessLink, Said, Signalled
+from ncclcheck.launch.agents import AgentRecord, Closed, Events, ProcessLink, Signalled
 from ncclcheck.probes.facts.guard.alike import Kinds
 from ncclcheck.probes.machine import process
 
@@ -44,23 +44,23 @@ class Relay:
     def run(self, orders: BinaryIO) -> None:
         """Start the agents and pass records back, until the orders end or nobody reads any more."""
         spread = wire.read_order(orders.readline(), wire.RELAY)
-        if not isinstance(spread, wire.Spread):
+        if not isinstance(spread, wire.SpreadOrder):
             return
         self._here = spread.here
         self._waiting.extend(spread.agents.items())
         threading.Thread(target=self._obey, args=(orders,), daemon=True).start()
         with suppress(OSError):
-            self._say(wire.RELAY, wire.Beat())
+            self._say(wire.RELAY, wire.AgentBeat())
             while True:
                 self._let_in()
                 try:
                     event = self._events.get(timeout=BEAT_S)
                 except Empty:
-                    self._say(wire.RELAY, wire.Beat())
+                    self._say(wire.RELAY, wire.AgentBeat())
                     continue
                 if isinstance(event, Signalled):
                     return
-                if isinstance(event, (Said, Closed)):
+                if isinstance(event, (AgentRecord, Closed)):
                     self._opening.discard(event.node)
                     self._pass_back(event)
 
@@ -95,9 +95,9 @@ class Relay:
             except OSError as error:
                 self._events.put(Closed(node, f"{argv[0]}: {error.strerror or error}"))
 
-    def _pass_back(self, event: Said | Closed) -> None:
+    def _pass_back(self, event: AgentRecord | Closed) -> None:
         if isinstance(event, Closed):
-            self._say(event.node, wire.Ended(detail=event.detail, printed=event.printed, exit=event.exit))
+            self._say(event.node, wire.RelayedEnd(detail=event.detail, printed=event.printed, exit=event.exit))
         elif isinstance(event.record, wire.Facts):
             self._say(event.node, self._briefly(event.node, event.record))
         else:
@@ -105,7 +105,7 @@ class Relay:
 
     def _briefly(self, node: int, facts: wire.Facts) -> wire.Facts | wire.Alike:
         """As differences from a node that was told whole, where there is one like it."""
-        prototype, kept, differences = self._kinds.told(facts.node)
+        prototype, kept, differences = self._kinds.compared(facts.node)
         if prototype is None:
             self._whole[id(kept)] = node
             return facts

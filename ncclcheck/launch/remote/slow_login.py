@@ -20,7 +20,7 @@ _ASKED = "SSH2_MSG_SERVICE_ACCEPT received"
 _ANSWERED = ("Authentications that can continue", "Authenticated to ")
 
 
-class Watch:
+class LoginWatch:
     """One login of `true` with -v."""
 
     def __init__(self, argv: Sequence[str], env: Mapping[str, str], name: str) -> None:
@@ -35,7 +35,7 @@ class Watch:
         return round(seconds, 1) if self._asked and seconds >= _SLOW_S else 0.0
 
     @property
-    def told(self) -> str:
+    def words(self) -> str:
         """What is told of it by now; empty where sshd answers soon."""
         waits = f"its sshd takes {self.seconds:.0f} s and more between the key exchange and the login"
         return f"ncclcheck: {self._name}: {waits}" if self.seconds else ""

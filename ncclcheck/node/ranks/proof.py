@@ -24,11 +24,11 @@ Sockets = Counter[tuple[Endpoint, bool]]
 class Proof:
     """Begun before torchrun is started, and asked when its ranks have ended, however they did."""
 
-    def __init__(self, job: wire.Job, node: str, folder: str, env: Mapping[str, str]) -> None:
+    def __init__(self, job: wire.StartJob, node: str, folder: str, env: Mapping[str, str]) -> None:
         self._job, self._node, self._folder = job, node, folder
         self._log = place.choose(env, folder) if job.backend == "nccl" else None
-        self._counters = traffic.Reading.take(Machine())
-        self._interruptions = interruptions.Watch(Machine())
+        self._counters = traffic.CounterReading.take(Machine())
+        self._interruptions = interruptions.InterruptionWatch(Machine())
         self._sockets: dict[int, Sockets | Unread] = {}
         self._looks = 0
 
@@ -64,12 +64,12 @@ class Proof:
             ports.add(int(next(values)))
         return ports
 
-    def told(self, ranks: Mapping[int, RankState], printed: str, *, died: bool) -> Measurements:
+    def measurements(self, ranks: Mapping[int, RankState], printed: str, *, died: bool) -> Measurements:
         """All of it. printed: the file that the ranks print to. died: what they printed is read for the cause."""
         return Measurements(
             transport=self._transports(ranks, printed),
             traffic=[self._counters.until_now(self._node)],
-            interruptions=[self._interruptions.told(self._node)],
+            interruptions=[self._interruptions.seen(self._node)],
             logs=self._logs(printed) if died else None,
         )
 

@@ -22,7 +22,7 @@ _EXCEPTION = re.compile(
 )
 
 
-class Running(Protocol):
+class RunningChild(Protocol):
     """A child process that speaks for itself and for the ranks that it starts."""
 
     child: subprocess.Popen[bytes]
@@ -36,7 +36,7 @@ class Running(Protocol):
     def all_done(self) -> bool:
         """Whether all results have come, so that its exit status no longer matters."""
 
-    def note(self, record: wire.Rank | wire.Step) -> None:
+    def note(self, record: wire.RankReport | wire.StepNotice) -> None:
         """Keep what a rank said of itself."""
 
     def looked_at(self) -> list[RankState]:
@@ -59,7 +59,7 @@ def explain_end(log: str) -> str:
     if not os.path.isdir(folder := os.path.dirname(log)):
         return f"ncclcheck: {folder} was removed while the job ran"
     text = process.tail(log, 65536)
-    if known := last_words.told(text):
+    if known := last_words.meaning(text):
         return known.line[:2000]
     errors = [_joined(match[0]) for match in _EXCEPTION.finditer(text)]
     if causes := [line for line in errors if not line.endswith("ChildFailedError:")]:

@@ -31,7 +31,7 @@ _EXIT = re.compile(r"exitcode\s*:\s*(-?\d+)\)?\s*(?:local_rank: \d+ )?\(pid:\s*(
 class Torchrun:
     """A running torchrun. `heard` gets every record of a rank, and the pid of a rank whose line closed."""
 
-    def __init__(self, job: wire.Job, node: str, folder: str, heard: agent_socket.Heard) -> None:
+    def __init__(self, job: wire.StartJob, node: str, folder: str, heard: agent_socket.Heard) -> None:
         self.job, self.node, self.folder = job, node, folder
         self.ranks: dict[int, RankState] = {}
         self._changed: dict[int, float] = {}
@@ -76,9 +76,9 @@ class Torchrun:
         with open(self.log, "wb") as log:
             return process.start(command(self.job), env=env, cwd=self.folder, out=log, err=subprocess.STDOUT)
 
-    def note(self, record: wire.Rank | wire.Step) -> None:
+    def note(self, record: wire.RankReport | wire.StepNotice) -> None:
         """Keep what a rank said of itself."""
-        if isinstance(record, wire.Rank):
+        if isinstance(record, wire.RankReport):
             self.ranks[record.state.rank] = replace(record.state, last_step=self._last_step(record.state.rank))
             self._changed.setdefault(record.state.rank, time.monotonic())
             if record.state.phase == "world":
@@ -105,7 +105,7 @@ class Torchrun:
 
     def proof(self) -> Measurements:
         """Measurements of the transport that ranks of this node used; asked at their end."""
-        return self._proof.told(self.ranks, self.log, died=not self.all_done)
+        return self._proof.measurements(self.ranks, self.log, died=not self.all_done)
 
     @property
     def all_done(self) -> bool:
@@ -117,7 +117,7 @@ class Torchrun:
         return {int(pid): int(status) for status, pid in _EXIT.findall(process.tail(self.log, 65536))}
 
 
-def command(job: wire.Job, python: str = sys.executable) -> list[str]:
+def command(job: wire.StartJob, python: str = sys.executable) -> list[str]:
     """The command line. torchrun gets no short options: they would be taken for prefixes of its own."""
     if job.start == "spawn":
         return [python, "-m", "ncclcheck.node.ranks.spawn"]

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from ncclcheck.probes.job.peers.groups import NextGroups
     from ncclcheck.probes.job.peers.pairs import NextRound
-    from ncclcheck.probes.job.usage.memory import Watch
+    from ncclcheck.probes.job.usage.memory import MemoryWatch
 
 
 _LONGEST_ERROR = 4000  # a loader's worker hands over a traceback, and its last line counts
@@ -55,7 +55,7 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True)
-class Identity:
+class RankIdentity:
     """This rank, as torchrun's environment tells it."""
 
     rank: int
@@ -63,21 +63,21 @@ class Identity:
     world_size: int
 
     @classmethod
-    def read(cls, env: Mapping[str, str]) -> Identity:
+    def read(cls, env: Mapping[str, str]) -> RankIdentity:
         """From RANK, LOCAL_RANK and WORLD_SIZE. Raises KeyError or ValueError."""
         return cls(int(env["RANK"]), int(env["LOCAL_RANK"]), int(env["WORLD_SIZE"]))
 
 
-class Link:
+class AgentChannel:
     """The rank's line to its agent: a Unix socket and a slot of counters."""
 
-    def __init__(self, folder: str, plan: WorkerPlan, me: Identity) -> None:
+    def __init__(self, folder: str, plan: WorkerPlan, me: RankIdentity) -> None:
         self._mouth = Mouth(folder)
         self._slot = Slots(f"{folder}/slots", plan.ranks_per_node).writer(me.local_rank, os.getpid())
         self.say = self._mouth.say
         self.state = RankState(rank=me.rank, node=plan.node, local_rank=me.local_rank, pid=os.getpid())
         self._moved, self._trains = time.monotonic(), plan.job.training is not None
-        self.say(wire.Rank(state=self.state))
+        self.say(wire.RankReport(state=self.state))
         threading.Thread(target=self._beat, daemon=True).start()
 
     def tick(self) -> None:
@@ -89,16 +89,16 @@ class Link:
         """Announce what is about to begin."""
         self._moved = time.monotonic()
         self._slot.step()
-        self.say(wire.Step(text=text, rank=self.state.rank))
+        self.say(wire.StepNotice(text=text, rank=self.state.rank))
 
     def phase(self, **changes: object) -> None:
         """Change fields of this rank's state, and send it to the agent."""
         self.state = replace(self.state, **changes)
-        self.say(wire.Rank(state=self.state))
+        self.say(wire.RankReport(state=self.state))
 
     def emit(self, part: Measurements) -> None:
         """Send measurements to the agent."""
-        self.say(wire.Result(part=part))
+        self.say(wire.RankResult(part=part))
 
     def _beat(self) -> None:
         """The loop of a thread: writes the time, and sends where the rank stands when it makes no progress."""
@@ -121,8 +121,8 @@ def main() -> None:
     folder = os.environ[RUN_VARIABLE]
     with open(f"{folder}/plan.json", "rb") as file:
         plan = msgspec.json.decode(file.read(), type=WorkerPlan)
-    me = Identity.read(os.environ)
-    link = Link(folder, plan, me)
+    me = RankIdentity.read(os.environ)
+    link = AgentChannel(folder, plan, me)
     try:
         _run(link, plan, me, born)
     except BaseException as error:
@@ -147,20 +147,20 @@ def _runs_users_code(job: JobPlan) -> bool:
     return not given.is_builtin(job.training)
 
 
-def _run(link: Link, plan: WorkerPlan, me: Identity, born: float) -> None:
+def _run(link: AgentChannel, plan: WorkerPlan, me: RankIdentity, born: float) -> None:
     _check_world(plan, me)
     link.step("import torch")
     begun = time.monotonic()
     import torch.distributed as dist  # noqa: PLC0415
 
-    from ncclcheck.probes.job.timing import Peers  # noqa: PLC0415
-    from ncclcheck.probes.job.usage.memory import Watch  # noqa: PLC0415
+    from ncclcheck.probes.job.timing import RankPeers  # noqa: PLC0415
+    from ncclcheck.probes.job.usage.memory import MemoryWatch  # noqa: PLC0415
 
     imported = time.monotonic() - begun
     if plan.job.diagnostics_s:
         _diagnose(link, plan)
     device = _device(plan, me)
-    memory = Watch(device)
+    memory = MemoryWatch(device)
     memory.mark("before_init")
     if plan.job.apart:
         _apart(link, plan, me, memory, device)
@@ -178,13 +178,15 @@ def _run(link: Link, plan: WorkerPlan, me: Identity, born: float) -> None:
     warned.only_shown()
     _check_members(plan, device)
     link.phase(phase="world")
-    context = _context(link, plan, me, memory, device, Peers(me.rank, me.world_size, device).texts(plan.node))
+    context = _context(link, plan, me, memory, device, RankPeers(me.rank, me.world_size, device).texts(plan.node))
     _parts(context, [imported, born - plan.started, initialised])
     link.step("destroy_process_group")
     dist.destroy_process_group()
 
 
-def _apart(link: Link, plan: WorkerPlan, me: Identity, memory: Watch, device: torch.device) -> None:
+def _apart(
+    link: AgentChannel, plan: WorkerPlan, me: RankIdentity, memory: MemoryWatch, device: torch.device
+) -> None:
     """Only the parts that need no world, for it could not be formed: the ranks share a store, and no more."""
     import torch.distributed as dist  # noqa: PLC0415
 
@@ -209,7 +211,7 @@ def _apart(link: Link, plan: WorkerPlan, me: Identity, memory: Watch, device: to
         board.read_all([f"left/{key}" for key in keys], _LEAVING_S)
 
 
-def _diagnose(link: Link, plan: WorkerPlan) -> None:
+def _diagnose(link: AgentChannel, plan: WorkerPlan) -> None:
     """What NCCL finds out by itself, before this process has touched a GPU; rank 0 hears it."""
     from ncclcheck.probes.job.usage import diagnostics  # noqa: PLC0415
 
@@ -284,7 +286,7 @@ def _next_groups(nodes: list[str], done: list[PairTime], plan: GroupPlan) -> Nex
     return partial(search.next_groups, nodes) if sound else lambda _: []
 
 
-def _check_world(plan: WorkerPlan, me: Identity) -> None:
+def _check_world(plan: WorkerPlan, me: RankIdentity) -> None:
     """c10d forms smaller worlds without a word when clocks differ; every rank checks first."""
     planned = plan.nodes * plan.ranks_per_node
     if me.world_size != planned:
@@ -303,7 +305,7 @@ def _check_members(plan: WorkerPlan, device: torch.device) -> None:
         raise RuntimeError(f"ranks a node are {json.dumps(counts)}, planned are {plan.ranks_per_node} on each")
 
 
-def _device(plan: WorkerPlan, me: Identity) -> torch.device:
+def _device(plan: WorkerPlan, me: RankIdentity) -> torch.device:
     import torch  # noqa: PLC0415
 
     if plan.backend != "nccl":
@@ -313,10 +315,10 @@ def _device(plan: WorkerPlan, me: Identity) -> torch.device:
 
 
 def _context(
-    link: Link,
+    link: AgentChannel,
     plan: WorkerPlan,
-    me: Identity,
-    memory: Watch,
+    me: RankIdentity,
+    memory: MemoryWatch,
     device: torch.device,
     node_of: list[str],
     store: object = None,

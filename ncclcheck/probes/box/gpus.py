@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 from typing import Any
 
-from ncclcheck.probes.live.machine.gpus import Nvml
+from ncclcheck.probes.live.machine.gpus import LiveNvml
 
 _EVERY_S = 1.0  # NVML's utilisation is an average over up to a second (nvml.h): more often tells nothing new
 _PR_SET_PDEATHSIG, _SIGKILL = 1, 9  # Source: linux/prctl.h, signal(7)
@@ -20,7 +20,7 @@ _MOST_PENDING = 2**20  # bytes of a line that has not come to its end
 Raw = dict[str, Any]
 
 
-class Gpus:
+class GpuWatch:
     """What the child said since it was last asked; nothing where there is no NVML."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Gpus:
             self._child.kill()
 
 
-def _sample(nvml: Nvml, gpu: ctypes.c_void_p | None) -> list[int | None]:
+def _sample(nvml: LiveNvml, gpu: ctypes.c_void_p | None) -> list[int | None]:
     """Busy percent, milliwatts, MHz, degrees, why the clock is not the highest: as NVML has its bits."""
     if gpu is None:
         return []
@@ -78,7 +78,7 @@ def main() -> None:
     """Until the watcher is gone."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, _SIGKILL)
     try:
-        nvml = Nvml()
+        nvml = LiveNvml()
     except (OSError, AttributeError):
         return
     events = nvml.watch()

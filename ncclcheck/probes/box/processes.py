@@ -56,7 +56,7 @@ class Process:
     status: int | None = None
     watched: int = -1
     named: bool = False
-    told: tuple[object, ...] = field(default=(), repr=False)
+    identity: tuple[object, ...] = field(default=(), repr=False)
 
     @property
     def shell(self) -> bool:
@@ -101,8 +101,8 @@ class Processes:
             if known.rank < 0 and not known.shell and above is not None and above.named:
                 known.rank = above.rank  # as those have it in their environment that a launcher's rank starts
             identity = (known.name, known.command, known.rank, known.world)
-            if known.told != identity and known.command:
-                known.told = identity
+            if known.identity != identity and known.command:
+                known.identity = identity
                 changed.append(known)
         return changed
 
@@ -117,7 +117,7 @@ class Processes:
                     words = dict(json.loads(file.read(_TOLD)))
                 process.rank, process.world = int(words["rank"]), int(words["world"])
                 process.named = True
-                process.told = (process.name, process.command, process.rank, process.world)
+                process.identity = (process.name, process.command, process.rank, process.world)
                 found.append(process)
         return found
 

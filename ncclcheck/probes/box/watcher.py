@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import Any
 
 from ncclcheck.probes.box import bounds, kernel, limits
-from ncclcheck.probes.box.gpus import Gpus
+from ncclcheck.probes.box.gpus import GpuWatch
 from ncclcheck.probes.box.journal import EVENTS, SAMPLES, Journal
 from ncclcheck.probes.box.processes import Process, Processes
 from ncclcheck.probes.box.read import folders
@@ -77,7 +77,7 @@ class Watcher:
         self.stacks = Stacks(box, int(os.environ.get("NCCLCHECK_BOX_SIGNAL", "0")), self.proc)
         self.disks: dict[str, int] = {}
         self.written: dict[int, str] = {}  # device -> a folder on it in which ranks have written
-        self.gpus = Gpus()
+        self.gpus = GpuWatch()
         self.cards: list[Any] = []
         self.known_pids: list[Any] = []
         self.unanswered: dict[str, int] = {}
@@ -289,7 +289,7 @@ class Watcher:
     def limits(self) -> None:
         """What a rank has used up while it fails; of few, for they all say much the same."""
         self.jobs.find(time.time())
-        for process in [one for one in self.jobs.alive.values() if one.rank >= 0][:_MOST_LIMITS]:
+        for process in [process for process in self.jobs.alive.values() if process.rank >= 0][:_MOST_LIMITS]:
             for text in limits.used_up(self.proc, process, self.jobs.alive.values()):
                 if text not in self.used_up and len(self.used_up) < _MOST_LIMITS:
                     self.used_up.append(text)
@@ -306,14 +306,14 @@ class Watcher:
 
     def stalled(self) -> None:
         """No sign of life for long: look once, keep it, and do what --on-stall says."""
-        silenced = self.life.told
+        silenced = self.life.reported
         silent = self.life.silent(self.jobs.working(), self.output())
-        if silenced and not self.life.told:
+        if silenced and not self.life.reported:
             self.note("resumed")
         limit = max(self.stall_s, _GAPS * self.life.longest)
-        if silent <= limit or self.life.told or not self.jobs.alive:
+        if silent <= limit or self.life.reported or not self.jobs.alive:
             return
-        self.life.told = True
+        self.life.reported = True
         # Before the look, which takes seconds: a timeout of the job's own may end it meanwhile.
         states = [
             [process.pid, process.rank, process.state, self.wchan(process)] for process in self.jobs.alive.values()
@@ -393,7 +393,7 @@ class Life:
 
     def begin_anew(self) -> None:
         """It lives."""
-        self.last, self.told = time.monotonic(), False
+        self.last, self.reported = time.monotonic(), False
         self._cpu: dict[int, int] = {}
         self._moved: dict[int, int] = {}
         self._runnable: dict[int, int] = {}
@@ -415,8 +415,8 @@ class Life:
         }
         starved = max(self._runnable.values(), default=0) >= _RUNNABLE
         if busy or io or starved or printed != self._printed or cpu.keys() - self._cpu.keys():
-            self.longest = max(self.longest, now - self.last) if not self.told else self.longest
-            self.last, self.told = now, False
+            self.longest = max(self.longest, now - self.last) if not self.reported else self.longest
+            self.last, self.reported = now, False
         self._cpu, self._moved, self._printed = cpu, moved, printed
         return now - self.last
 

@@ -39,7 +39,7 @@ class FactoryError(Exception):
 
 
 @dataclass
-class Made:
+class FactoryLoader:
     """What the factory gave. loader: keywords of DataLoader as the user gave them.
 
     length: None where `len` has no answer. given: "dataset", "loader", "tuple" or "module" (train_dataloader).
@@ -78,14 +78,14 @@ class Made:
         return DataLoader(**{"dataset": self.dataset, **wanted, **changes})
 
 
-def resolve(plan: DataPlan, env: Mapping[str, str]) -> Callable[[], Made]:
+def resolve(plan: DataPlan, env: Mapping[str, str]) -> Callable[[], FactoryLoader]:
     """Import the user's module in this process, with `env` set and its folder on sys.path; give the call."""
     os.environ.update(env)
     target = find(plan.factory, plan.directory)
     return lambda: made_by(target, plan.kwargs, env)
 
 
-def resolve_alone(plan: DataPlan) -> Made:
+def resolve_alone(plan: DataPlan) -> FactoryLoader:
     """The factory as it is called without torchrun, and where it asks for a rank, as the only one of a job."""
     try:
         return resolve(plan, {})()
@@ -95,7 +95,7 @@ def resolve_alone(plan: DataPlan) -> Made:
         return resolve(plan, _ONLY_RANK)()
 
 
-def made_by(target: Any, kwargs: Mapping[str, Any], env: Mapping[str, str]) -> Made:
+def made_by(target: Any, kwargs: Mapping[str, Any], env: Mapping[str, str]) -> FactoryLoader:
     """Call what `find` found, as the rank that `env` tells."""
     return _take_apart(_call(target, _keywords(target, kwargs, env)))
 
@@ -195,7 +195,7 @@ def _is_data(thing: Any) -> bool:
     return isinstance(thing, DataLoader | tuple) or hasattr(thing, "__getitem__") or hasattr(thing, "__iter__")
 
 
-def _take_apart(thing: Any) -> Made:
+def _take_apart(thing: Any) -> FactoryLoader:
     if callable(getattr(thing, "train_dataloader", None)):
         return _of_module(thing)
     thing = _loader_within(thing)
@@ -237,7 +237,7 @@ def _loader_within(thing: Any, depth: int = 0) -> Any:
     return thing
 
 
-def _of_module(module: Any) -> Made:
+def _of_module(module: Any) -> FactoryLoader:
     """As Lightning's Trainer prepares a LightningDataModule."""
     for name, arguments in (("prepare_data", ()), ("setup", ("fit",))):
         if callable(hook := getattr(module, name, None)):
@@ -248,7 +248,9 @@ def _of_module(module: Any) -> Made:
     return _dataset(loader.dataset, _keywords_of(loader), "module", loader)
 
 
-def _dataset(dataset: Any, loader: dict[str, Any], given: str, own: DataLoader[Any] | None = None) -> Made:
+def _dataset(
+    dataset: Any, loader: dict[str, Any], given: str, own: DataLoader[Any] | None = None
+) -> FactoryLoader:
     iterable = isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__")
     if isinstance(dataset, type) or (iterable and not hasattr(dataset, "__iter__")):
         batches = " with a next_batch() of its own" if hasattr(dataset, "next_batch") else ""
@@ -258,7 +260,7 @@ def _dataset(dataset: Any, loader: dict[str, Any], given: str, own: DataLoader[A
         )
     if iterable and hasattr(dataset, "__next__") and not isinstance(dataset, IterableDataset):
         raise FactoryError("the factory gave an iterator, which can be read only once: give what makes it")
-    return Made(dataset, iterable, _length(dataset), loader, given, own=own)
+    return FactoryLoader(dataset, iterable, _length(dataset), loader, given, own=own)
 
 
 def _length(dataset: Any) -> int | None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 
 
-def chosen(made: Made, count: int, seed: int) -> list[int]:
+def chosen(made: FactoryLoader, count: int, seed: int) -> list[int]:
     """The first, the middle and the last index, then random ones: `count` in all, each once.
 
     Of a dataset without a length, or that is only iterated, the first `count`.

@@ -14,14 +14,14 @@ import torch
 from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.children import child, inside, surroundings
 from ncclcheck.probes.dataloader.children.interpreter import Interpreter, early
-from ncclcheck.probes.dataloader.factory import FactoryError, Made, resolve_alone
+from ncclcheck.probes.dataloader.factory import FactoryError, FactoryLoader, resolve_alone
 from ncclcheck.probes.facts.data import DataReport, Sharding
-from ncclcheck.probes.facts.data.made import Failure
+from ncclcheck.probes.facts.data.made import FactoryFailure
 from ncclcheck.probes.facts.data.made import Made as MadeFacts
 from ncclcheck.probes.facts.data.report import Unseen
 from ncclcheck.probes.job.context import DataPlan
 
-Look = Callable[[Made, DataPlan, float], Any]
+Look = Callable[[FactoryLoader, DataPlan, float], Any]
 
 _SHARES = {"content": 0.4, "streams": 0.5, "structure": 0.3, "resources": 0.5, "speed": 0.7}
 _PARTS = {"content": "races", "streams": "randomness", "structure": "samples"}  # others stand in `rates`
@@ -37,7 +37,7 @@ _LEAST_S = 0.3  # left of the budget, below which a look is not begun: its child
 _SLACK_S = 5.0  # for children that are killed at the end of their time
 
 
-class Said(msgspec.Struct, omit_defaults=True):
+class HostReport(msgspec.Struct, omit_defaults=True):
     """What the host process tells while it works. made: seconds of the factory, once it is over."""
 
     step: str = ""
@@ -48,7 +48,7 @@ class Said(msgspec.Struct, omit_defaults=True):
 def examine(plan: DataPlan, step: Callable[[str], None], emit: Callable[[DataReport], None]) -> None:
     """Look at the dataset, each aspect told as soon as it is known. A factory that crashes or hangs is a fact."""
     torch.set_num_threads(1)  # the threads of a live OpenMP pool do not survive a fork
-    host = _Host(plan, step, emit)
+    host = _HostProcess(plan, step, emit)
     with early(plan) as interpreter:
         try:
             ended = child.run(host.work, type(None), plan.factory_s, meanwhile=host.listen)
@@ -63,7 +63,7 @@ def examine(plan: DataPlan, step: Callable[[str], None], emit: Callable[[DataRep
             _ranks(host, interpreter)
 
 
-class _Host:
+class _HostProcess:
     """The process that imports the user's module and calls the factory, seen from both of its sides."""
 
     def __init__(self, plan: DataPlan, step: Callable[[str], None], emit: Callable[[DataReport], None]) -> None:
@@ -80,17 +80,17 @@ class _Host:
         """In the host."""
         self.pid = os.getpid()
         os.close(self.ours)
-        self.say(Said(step=f"calling the factory {self.plan.factory}"))
+        self.say(HostReport(step=f"calling the factory {self.plan.factory}"))
         facts, made = make(self.plan)
-        self.say(Said(report=self.report(made=facts), made=facts.seconds))
+        self.say(HostReport(report=self.report(made=facts), made=facts.seconds))
         if made is None:
             return
         end = time.monotonic() + self.plan.budget_s * (1 - _FOR_RANKS)
         for aspect, share in _SHARES.items():
-            self.say(Said(step=f"examining the {_WORDS[aspect]}"))
-            self.say(Said(report=self.look(aspect, made, (end - time.monotonic()) * share)))
+            self.say(HostReport(step=f"examining the {_WORDS[aspect]}"))
+            self.say(HostReport(report=self.look(aspect, made, (end - time.monotonic()) * share)))
 
-    def look(self, aspect: str, made: Made, limit: float) -> DataReport:
+    def look(self, aspect: str, made: FactoryLoader, limit: float) -> DataReport:
         """One aspect, or why it was not seen. A defect of ours in one must not hide the others."""
         if limit < _LEAST_S:
             return self.report(unseen=[Unseen(aspect=aspect, why="the time budget was used up")])
@@ -113,7 +113,7 @@ class _Host:
         """With this node's name and the factory's."""
         return DataReport(node=self.plan.node, factory=self.plan.factory, **aspects)
 
-    def say(self, said: Said) -> None:
+    def say(self, said: HostReport) -> None:
         """To the process that listens. What the user's code forked, and what came up to here, says nothing."""
         if os.getpid() != self.pid:
             os._exit(1)
@@ -131,10 +131,10 @@ class _Host:
         *lines, rest = self.heard.split(b"\n")
         self.heard = bytearray(rest)
         for line in lines:
-            self.hear(msgspec.json.decode(line, type=Said))
+            self.hear(msgspec.json.decode(line, type=HostReport))
         return self.end - time.monotonic()
 
-    def hear(self, said: Said) -> None:
+    def hear(self, said: HostReport) -> None:
         """One message of the host."""
         if said.step:
             self.step(said.step)
@@ -150,17 +150,17 @@ class _Host:
         os.close(self.ours)
         os.close(self.theirs)
 
-    def tell_end(self, ended: child.Ended[None]) -> None:
+    def tell_end(self, ended: child.ChildEnd[None]) -> None:
         """How the host ended, where it did not end well: within the factory, that is what the factory did."""
         if self.made:
             self.emit(self.report(unseen=[Unseen(aspect="content", why=f"the examined process {ended.how}")]))
             return
         self.failed = True
-        failure = Failure(error=ended.how, place=ended.place, stacks=ended.stacks)
+        failure = FactoryFailure(error=ended.how, place=ended.place, stacks=ended.stacks)
         self.emit(self.report(made=MadeFacts(failure=failure)))
 
 
-def make(plan: DataPlan) -> tuple[MadeFacts, Made | None]:
+def make(plan: DataPlan) -> tuple[MadeFacts, FactoryLoader | None]:
     """Import the module and call the factory, in this process."""
     before, begun = surroundings.read(), time.monotonic()
     try:
@@ -176,14 +176,14 @@ def make(plan: DataPlan) -> tuple[MadeFacts, Made | None]:
     return facts, made
 
 
-def _failure(error: BaseException) -> Failure:
+def _failure(error: BaseException) -> FactoryFailure:
     """In the user's terms: neither our exception's name nor a line of ours."""
     if isinstance(error, FactoryError):
-        return Failure(error=str(error), place=inside.users_place(error.__cause__))
-    return Failure(error=inside.told(error), place=inside.users_place(error))
+        return FactoryFailure(error=str(error), place=inside.users_place(error.__cause__))
+    return FactoryFailure(error=inside.in_words(error), place=inside.users_place(error))
 
 
-def _ranks(host: _Host, interpreter: Interpreter | None) -> None:
+def _ranks(host: _HostProcess, interpreter: Interpreter | None) -> None:
     """Emulated ranks call the factory themselves: they are children of a process without user code."""
     look = importlib.import_module("ncclcheck.probes.dataloader.ranks.sharding").look
     host.step(f"emulating {host.plan.ranks} ranks")

@@ -8,7 +8,7 @@ from ncclcheck.probes.facts.data.sharding import Dry, Given
 from ncclcheck.probes.job.context import DataPlan
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class EmulatedRank(Struct, frozen=True, kw_only=True):
     """One emulated rank. folder: where the ranks meet and leave their indices.
 
     fresh: in an interpreter of its own. entropy: it seeds itself from the
@@ -37,7 +37,7 @@ class Epoch(Struct, frozen=True, kw_only=True):
     ended: bool
 
 
-class Pass(Struct, kw_only=True):
+class StreamPass(Struct, kw_only=True):
     """One reading of a stream: the leaves of each item, the worker (of how many) that gave it, the generators that
     moved.
     """
@@ -49,7 +49,7 @@ class Pass(Struct, kw_only=True):
     drawn_from: list[str] = field(default_factory=list)
 
 
-class View(Struct, kw_only=True):
+class RankView(Struct, kw_only=True):
     """What a rank saw. content: index -> leaf -> digest, of the leaves that do not change from reading to reading.
 
     table: where the dataset is a Subset, the file of its indices, below: the length of what it is a part of.
@@ -87,7 +87,7 @@ class View(Struct, kw_only=True):
     unseen: dict[str, str] = field(default_factory=dict)
     content: dict[int, dict[str, str]] = field(default_factory=dict)
     briefs: dict[int, dict[str, str]] = field(default_factory=dict)
-    passes: dict[str, Pass] = field(default_factory=dict)
+    passes: dict[str, StreamPass] = field(default_factory=dict)
     dry: Dry | None = None
     where: str = ""
     starts: dict[str, str] = field(default_factory=dict)

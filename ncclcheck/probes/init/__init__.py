@@ -13,10 +13,10 @@ from ncclcheck.probes.facts.run.init import host_and_port
 from ncclcheck.probes.init.file import FileTrial
 from ncclcheck.probes.init.tcp import TcpTrial
 
-__all__ = ["FileTrial", "TcpTrial", "Trial", "trial"]
+__all__ = ["FileTrial", "InitTrial", "TcpTrial", "trial"]
 
 
-class Trial(Protocol):
+class InitTrial(Protocol):
     """One node's trial of an init method."""
 
     def opened(self) -> InitSeen:
@@ -29,7 +29,7 @@ class Trial(Protocol):
         """Nothing of it is left."""
 
 
-def trial(url: str, token: str, *, node: str, hosts: bool, seconds: float) -> Trial:
+def trial(url: str, token: str, *, node: str, hosts: bool, seconds: float) -> InitTrial:
     """Begin to try. hosts: rank 0 runs on this node. Raises ValueError for another kind of URL."""
     kind, _, rest = url.partition("://")
     if kind == "tcp":

@@ -102,7 +102,7 @@ finally:
 _ANSWER_S = 5.0  # s for each answer of the file system; as long as the mark in the working directory has
 
 
-class _Said(msgspec.Struct):
+class _TrialFile(msgspec.Struct):
     problem: str = ""
     kind: str = ""
     bytes: int | None = None
@@ -117,7 +117,7 @@ class FileTrial:
     """A file of this node beside PATH, from its making until `close`."""
 
     def __init__(self, path: str, token: str, *, node: str, hosts: bool, seconds: float) -> None:
-        self._token, self._said = token, SimpleQueue[_Said]()
+        self._token, self._said = token, SimpleQueue[_TrialFile]()
         self._child: subprocess.Popen[bytes] | None = None
         mount = mounts.under(mounts.mounts(Machine()), os.path.dirname(path))
         init = FileInit(path=path)
@@ -130,7 +130,7 @@ class FileTrial:
         except OSError as error:
             self._tell(problem=f"no child process could be started: {error.strerror or error}")
             return
-        self._said = process.records(self._child, _Said, "init file")
+        self._said = process.records(self._child, _TrialFile, "init file")
 
     def _name(self, node: str) -> str:
         """By the run and the node's number or name, whatever stands in it."""
@@ -140,13 +140,13 @@ class FileTrial:
         assert self._seen.file is not None
         self._seen = replace(self._seen, file=replace(self._seen.file, **changes))
 
-    def _next(self) -> _Said:
+    def _next(self) -> _TrialFile:
         if self._child is None:
-            return _Said(problem=self._seen.file.problem if self._seen.file else "")
+            return _TrialFile(problem=self._seen.file.problem if self._seen.file else "")
         try:
             return self._said.get(timeout=_ANSWER_S)
         except Empty:
-            return _Said(problem=f"the file system gave no answer within {_ANSWER_S:g} s")
+            return _TrialFile(problem=f"the file system gave no answer within {_ANSWER_S:g} s")
 
     def opened(self) -> InitSeen:
         """What stands at PATH, and whether a file beside it can be made and locked."""

@@ -86,7 +86,7 @@ class Board:
         return True
 
 
-class Orders:
+class RankOrders:
     """Rank 0's. Each rank reads its own only, one after the other: all in one place would be read by all."""
 
     def __init__(self, board: Board) -> None:

@@ -11,14 +11,14 @@ import torch.distributed as dist
 from ncclcheck.probes.facts import Collective, Measurements, replace
 from ncclcheck.probes.job.context import Context, Op, Row
 from ncclcheck.probes.job.inject import corrupting, iterations
-from ncclcheck.probes.job.operations import OPERATIONS, Build, Ranks, Work, barrier
+from ncclcheck.probes.job.operations import OPERATIONS, Build, PreparedOperation, Ranks, barrier
 from ncclcheck.probes.job.peers.lateness import LateRanks
 from ncclcheck.probes.job.support import find_form
-from ncclcheck.probes.job.timing import Limits, Peers, batch, measure, summary
+from ncclcheck.probes.job.timing import RankPeers, TimeLimits, batch, measure, summary
 from ncclcheck.probes.job.verify.contributions import undefined
 from ncclcheck.probes.job.verify.exact import Data, Mismatch
 from ncclcheck.probes.job.verify.soak import Proven, Soaker
-from ncclcheck.probes.job.verify.wrong import told
+from ncclcheck.probes.job.verify.wrong import as_fact
 
 _PROBE_BYTES = 2**20  # below this, latency hides the bandwidth from which a larger size is estimated
 _RESERVE = 0.05  # of the budget: what earlier rows take too much must not cost the last row its place
@@ -49,7 +49,7 @@ class _Bench:
 
     def __init__(self, context: Context) -> None:
         self._context, self._plan = context, context.plan.collectives
-        self._peers = Peers(context.rank, context.world_size, context.device)
+        self._peers = RankPeers(context.rank, context.world_size, context.device)
         self._ranks = self._make_ranks()
         self._forms: dict[Op, Build | str] = {}
         self._passes: dict[Op, tuple[int, float]] = {}
@@ -152,9 +152,9 @@ class _Bench:
             known = _PROBE_BYTES, min(self._pass(work)[1] for _ in range(3))
         return known[1] * size / known[0] if known[0] >= _PROBE_BYTES else 0.0
 
-    def _build(self, form: Build, count: int) -> Work | str:
+    def _build(self, form: Build, count: int) -> PreparedOperation | str:
         """The buffers; a rank without memory for them must not leave the others waiting."""
-        work: Work | str = ""
+        work: PreparedOperation | str = ""
         why = ""
         try:
             work = form(self._ranks, count)
@@ -162,12 +162,12 @@ class _Bench:
             why = f"rank {self._context.rank} on {self._context.node} has no memory for it: {str(error)[:100]}"
         return self._peers.first_text(why) or work
 
-    def _timed(self, work: Work, blank: Collective, name: Op, left_after: float) -> Collective:
+    def _timed(self, work: PreparedOperation, blank: Collective, name: Op, left_after: float) -> Collective:
         seconds, whole, first_wrong = self._pass(work)
         box = self._left() - left_after - whole
         least, most = self._plan.least_iterations - 1, self._plan.most_iterations - 1
         before = self._context.memory.now()
-        times = measure(work.call, Limits(box, least, most, seconds), self._peers, self._tick, self._late)
+        times = measure(work.call, TimeLimits(box, least, most, seconds), self._peers, self._tick, self._late)
         if blank.bytes <= _PROBE_BYTES:  # larger buffers are kept for later, which is no leak: the soak tells
             self._context.memory.grew(before, len(times))
         seconds, whole, last_wrong = self._pass(work)
@@ -176,7 +176,7 @@ class _Bench:
         wrong = self._any_wrong(first_wrong or last_wrong, blank, iteration)
         return self._finished(blank, [*times, seconds], wrong)
 
-    def _pass(self, work: Work) -> tuple[float, float, Mismatch | None]:
+    def _pass(self, work: PreparedOperation) -> tuple[float, float, Mismatch | None]:
         """One run on fresh data: its time, the time with filling and checking, and what was wrong here."""
         begin = time.monotonic()
         work.reset()
@@ -188,7 +188,7 @@ class _Bench:
     def _any_wrong(self, wrong: Mismatch | None, row: Collective, iteration: int) -> bool:
         """Hand over this rank's wrong result, and hear whether any rank had one."""
         if wrong:
-            fact = told(row, wrong, self._ranks, self._context.node, iteration)
+            fact = as_fact(row, wrong, self._ranks, self._context.node, iteration)
             self._context.emit(Measurements(wrong=[fact]))
         return self._peers.worst([1.0 if wrong else 0.0])[0] > 0
 

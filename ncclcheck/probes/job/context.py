@@ -13,7 +13,7 @@ from ncclcheck.probes.facts import Measurements
 if TYPE_CHECKING:
     import torch
 
-    from ncclcheck.probes.job.usage.memory import Watch
+    from ncclcheck.probes.job.usage.memory import MemoryWatch
 
 Op = Literal[
     "broadcast",
@@ -226,5 +226,5 @@ class Context:
     tick: Callable[[], None]
     emit: Callable[[Measurements], None]
     done: Callable[[], None]
-    memory: Watch
+    memory: MemoryWatch
     store: Any = None

@@ -11,7 +11,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from ncclcheck.probes.job.context import Context, Injection, Op
-from ncclcheck.probes.job.operations import Build, Ranks, Work
+from ncclcheck.probes.job.operations import Build, PreparedOperation, Ranks
 from ncclcheck.probes.job.verify.exact import bits
 
 _MIB = 2**20  # bytes: a slow link is asked for in seconds a MiB
@@ -58,7 +58,7 @@ def corrupting(context: Context, op: Op, form: Build) -> Build:
 
 
 def _corrupted(form: Build) -> Build:
-    def build(ranks: Ranks, elements: int) -> Work:
+    def build(ranks: Ranks, elements: int) -> PreparedOperation:
         work = form(ranks, elements)
         result = work.result
         assert result is not None

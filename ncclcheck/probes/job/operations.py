@@ -30,7 +30,7 @@ def _unchecked() -> Mismatch | None:
 
 
 @dataclass(frozen=True)
-class Work:
+class PreparedOperation:
     """An operation with its buffers. reset fills the inputs and spoils the results; check reads the results.
 
     result: where they come out, if in a tensor.
@@ -70,7 +70,7 @@ class Ranks:
         return getattr(dist.ReduceOp, self.reduce_op.upper())
 
 
-Build = Callable[[Ranks, int], Work]
+Build = Callable[[Ranks, int], PreparedOperation]
 
 
 @dataclass(frozen=True)
@@ -113,9 +113,9 @@ _all_gather_single: Any = getattr(dist, "all_gather_single", None) or dist.all_g
 _reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
-def _broadcast(ranks: Ranks, count: int) -> Work:
+def _broadcast(ranks: Ranks, count: int) -> PreparedOperation:
     buffer, moved, start = ranks.empty(count), ranks.data.moved, ranks.data.start(0)
-    return Work(
+    return PreparedOperation(
         call=lambda: dist.broadcast(buffer, src=0),
         reset=lambda: moved.fill(buffer, start) if ranks.root else spoil(buffer),
         check=lambda: moved.mismatch(buffer, [start]),
@@ -123,9 +123,9 @@ def _broadcast(ranks: Ranks, count: int) -> Work:
     )
 
 
-def _all_reduce(ranks: Ranks, count: int) -> Work:
+def _all_reduce(ranks: Ranks, count: int) -> PreparedOperation:
     buffer, op = ranks.empty(count), ranks.reduction()
-    return Work(
+    return PreparedOperation(
         call=lambda: dist.all_reduce(buffer, op=op),
         reset=lambda: ranks.data.mine.fill(buffer),
         check=lambda: ranks.data.reduced.mismatch(buffer),
@@ -133,9 +133,9 @@ def _all_reduce(ranks: Ranks, count: int) -> Work:
     )
 
 
-def _reduce(ranks: Ranks, count: int) -> Work:
+def _reduce(ranks: Ranks, count: int) -> PreparedOperation:
     buffer, op = ranks.empty(count), ranks.reduction()
-    return Work(
+    return PreparedOperation(
         call=lambda: dist.reduce(buffer, dst=0, op=op),
         reset=lambda: ranks.data.mine.fill(buffer),
         check=lambda: ranks.data.reduced.mismatch(buffer) if ranks.root else None,
@@ -143,10 +143,10 @@ def _reduce(ranks: Ranks, count: int) -> Work:
     )
 
 
-def _all_gather(ranks: Ranks, count: int, *, as_list: bool) -> Work:
+def _all_gather(ranks: Ranks, count: int, *, as_list: bool) -> PreparedOperation:
     own, result, data = ranks.empty(count), ranks.empty(count * ranks.world), ranks.data
     listed = _pieces(result, ranks)
-    return Work(
+    return PreparedOperation(
         call=(lambda: dist.all_gather(listed, own)) if as_list else (lambda: _all_gather_single(result, own)),
         reset=lambda: _send(ranks, own, ranks.rank, result),
         check=lambda: data.moved.mismatch(result, [data.start(rank) for rank in range(ranks.world)]),
@@ -154,12 +154,12 @@ def _all_gather(ranks: Ranks, count: int, *, as_list: bool) -> Work:
     )
 
 
-def _gather(ranks: Ranks, count: int) -> Work:
+def _gather(ranks: Ranks, count: int) -> PreparedOperation:
     own, data = ranks.empty(count), ranks.data
     result = ranks.empty(count * ranks.world if ranks.root else 0)
     listed = _pieces(result, ranks) if ranks.root else None
     starts = [data.start(rank) for rank in range(ranks.world)]
-    return Work(
+    return PreparedOperation(
         call=lambda: dist.gather(own, listed, dst=0),
         reset=lambda: _send(ranks, own, ranks.rank, result),
         check=lambda: data.moved.mismatch(result, starts) if ranks.root else None,
@@ -167,11 +167,11 @@ def _gather(ranks: Ranks, count: int) -> Work:
     )
 
 
-def _scatter(ranks: Ranks, count: int) -> Work:
+def _scatter(ranks: Ranks, count: int) -> PreparedOperation:
     result, data = ranks.empty(count), ranks.data
     all_parts = ranks.empty(count * ranks.world if ranks.root else 0)
     listed = _pieces(all_parts, ranks) if ranks.root else None
-    return Work(
+    return PreparedOperation(
         call=lambda: dist.scatter(result, listed, src=0),
         reset=lambda: _send(ranks, all_parts, 0, result),
         check=lambda: data.moved.mismatch(result, [data.start(0) + ranks.rank * count]),
@@ -179,7 +179,7 @@ def _scatter(ranks: Ranks, count: int) -> Work:
     )
 
 
-def _reduce_scatter(ranks: Ranks, count: int, *, as_list: bool) -> Work:
+def _reduce_scatter(ranks: Ranks, count: int, *, as_list: bool) -> PreparedOperation:
     parts, result, op = ranks.empty(count * ranks.world), ranks.empty(count), ranks.reduction()
     listed = _pieces(parts, ranks)
 
@@ -187,7 +187,7 @@ def _reduce_scatter(ranks: Ranks, count: int, *, as_list: bool) -> Work:
         ranks.data.mine.fill(parts)
         spoil(result)
 
-    return Work(
+    return PreparedOperation(
         call=(lambda: dist.reduce_scatter(result, listed, op=op))
         if as_list
         else (lambda: _reduce_scatter_single(result, parts, op=op)),
@@ -197,11 +197,11 @@ def _reduce_scatter(ranks: Ranks, count: int, *, as_list: bool) -> Work:
     )
 
 
-def _all_to_all(ranks: Ranks, count: int, *, as_list: bool) -> Work:
+def _all_to_all(ranks: Ranks, count: int, *, as_list: bool) -> PreparedOperation:
     sent, result, data = ranks.empty(count * ranks.world), ranks.empty(count * ranks.world), ranks.data
     parts, listed = _pieces(sent, ranks), _pieces(result, ranks)
     starts = [data.start(rank) + ranks.rank * count for rank in range(ranks.world)]
-    return Work(
+    return PreparedOperation(
         call=(lambda: dist.all_to_all(listed, parts))
         if as_list
         else (lambda: dist.all_to_all_single(result, sent)),
@@ -211,7 +211,7 @@ def _all_to_all(ranks: Ranks, count: int, *, as_list: bool) -> Work:
     )
 
 
-def _sendrecv(ranks: Ranks, count: int) -> Work:
+def _sendrecv(ranks: Ranks, count: int) -> PreparedOperation:
     sent, result, data = ranks.empty(count), ranks.empty(count), ranks.data
     after, before = (ranks.rank + 1) % ranks.world, (ranks.rank - 1) % ranks.world
     both = [dist.P2POp(dist.isend, sent, after), dist.P2POp(dist.irecv, result, before)]
@@ -220,7 +220,7 @@ def _sendrecv(ranks: Ranks, count: int) -> Work:
         for request in dist.batch_isend_irecv(both):
             request.wait()
 
-    return Work(
+    return PreparedOperation(
         call=call,
         reset=lambda: _send(ranks, sent, ranks.rank, result),
         check=lambda: data.moved.mismatch(result, [data.start(before)]),
@@ -238,11 +238,11 @@ def barrier(device: torch.device) -> None:
     dist.barrier(device_ids=[device.index or 0] if device.type == "cuda" else None)
 
 
-def _barrier(ranks: Ranks, _count: int) -> Work:
-    return Work(call=lambda: barrier(ranks.device))
+def _barrier(ranks: Ranks, _count: int) -> PreparedOperation:
+    return PreparedOperation(call=lambda: barrier(ranks.device))
 
 
-def _broadcast_object_list(ranks: Ranks, count: int) -> Work:
+def _broadcast_object_list(ranks: Ranks, count: int) -> PreparedOperation:
     """Our own bytes, pickled and unpickled by torch: what many programs hand their settings round with."""
     words = torch.empty(count, dtype=torch.uint8)
     ranks.raw.moved.fill(words)
@@ -257,10 +257,10 @@ def _broadcast_object_list(ranks: Ranks, count: int) -> Work:
             return Mismatch(count, 0, f"{count} bytes", f"{type(box[0]).__name__} of another length")
         return ranks.raw.moved.mismatch(torch.frombuffer(bytearray(box[0]), dtype=torch.uint8))
 
-    return Work(lambda: dist.broadcast_object_list(box, src=0), reset, check)
+    return PreparedOperation(lambda: dist.broadcast_object_list(box, src=0), reset, check)
 
 
-def _forms(build: Callable[..., Work]) -> tuple[Build, ...]:
+def _forms(build: Callable[..., PreparedOperation]) -> tuple[Build, ...]:
     """One tensor first; the list of tensors is what older torch and some backends have instead."""
     return partial(build, as_list=False), partial(build, as_list=True)
 

@@ -8,7 +8,7 @@ import torch
 
 from ncclcheck.probes.job.context import Op
 from ncclcheck.probes.job.operations import OPERATIONS, Build, Ranks
-from ncclcheck.probes.job.timing import Peers
+from ncclcheck.probes.job.timing import RankPeers
 from ncclcheck.probes.job.verify.contributions import undefined
 
 _NETWORK = re.compile(
@@ -17,7 +17,7 @@ _NETWORK = re.compile(
 )
 
 
-def find_form(name: Op, ranks: Ranks, peers: Peers, backend: str) -> Build | str:
+def find_form(name: Op, ranks: Ranks, peers: RankPeers, backend: str) -> Build | str:
     """The form of the operation that works on all ranks, or in plain words why there is none.
 
     Every rank gets the same answer: the exchange behind it goes over the connections that the trial used, and

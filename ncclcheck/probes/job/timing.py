@@ -27,7 +27,7 @@ TIGHT = 0.05
 _MOST_TEXT = 240
 
 
-class Peers:
+class RankPeers:
     """What the ranks tell each other, as tensors: numbers by maximum, one short text."""
 
     def __init__(self, rank: int, world: int, device: torch.device) -> None:
@@ -60,7 +60,7 @@ class Peers:
 
 
 @dataclass(frozen=True)
-class Limits:
+class TimeLimits:
     """seconds: the time box. estimate: seconds of one iteration, from the warm-up."""
 
     seconds: float
@@ -83,7 +83,7 @@ class Observer(Protocol):
 
 
 @dataclass(frozen=True)
-class Batch:
+class TimedBatch:
     """Iterations of one rank, in seconds: of each call, and from barrier to barrier what of it was waiting."""
 
     calls: list[float]
@@ -91,7 +91,7 @@ class Batch:
 
 
 def measure(
-    call: Callable[[], object], limits: Limits, peers: Peers, tick: Callable[[], None], observer: Observer
+    call: Callable[[], object], limits: TimeLimits, peers: RankPeers, tick: Callable[[], None], observer: Observer
 ) -> list[float]:
     """Seconds of each iteration, the slowest rank's; until the median is certain or the time box ends."""
     times: list[float] = []
@@ -107,7 +107,7 @@ def measure(
     return times
 
 
-def _next_batch(times: Sequence[float], spent: float, limits: Limits) -> int:
+def _next_batch(times: Sequence[float], spent: float, limits: TimeLimits) -> int:
     left = limits.seconds - spent
     if left <= 0 or limits.most <= 0 or (len(times) >= limits.least and is_tight(times)):
         return 0
@@ -128,7 +128,7 @@ def batch(
     device: torch.device,
     tick: Callable[[], None],
     stalled: Callable[[], float] = _never,
-) -> Batch:
+) -> TimedBatch:
     """`count` iterations on this rank, each after a barrier, in which the host waits on a GPU as well."""
     timer = _Events(device) if device.type == "cuda" else _Clock()
     marks = []
@@ -138,8 +138,8 @@ def batch(
         barrier(device)
         left, lost = time.perf_counter(), stalled()
         timer.time(call)
-        marks.append(_Mark(came, left, time.perf_counter(), lost))
-    return Batch(timer.seconds(), [_waited(*two) for two in pairwise(marks)])
+        marks.append(_CallTimes(came, left, time.perf_counter(), lost))
+    return TimedBatch(timer.seconds(), [_waited(*two) for two in pairwise(marks)])
 
 
 def timed(call: Callable[[], object], device: torch.device) -> float:
@@ -149,7 +149,7 @@ def timed(call: Callable[[], object], device: torch.device) -> float:
     return timer.seconds()[0]
 
 
-class _Mark(NamedTuple):
+class _CallTimes(NamedTuple):
     """When a rank came to the barrier and left it, when its call was over, and how long it had stood still."""
 
     came: float
@@ -158,7 +158,7 @@ class _Mark(NamedTuple):
     stalled: float
 
 
-def _waited(this: _Mark, following: _Mark) -> float:
+def _waited(this: _CallTimes, following: _CallTimes) -> float:
     """Seconds in the call and in the barrier after it; not those in which the process did not run."""
     return this.over - this.left + following.left - following.came - (following.stalled - this.stalled)
 

@@ -27,7 +27,7 @@ _MOST_JOBS, _MOST_PROBLEMS = 4, 16  # of a host: jobs that are asked, and reason
 def collect(argv: List[str], proc: Proc) -> Raw:
     """Everything of this host."""
     seconds, words = float(argv[0]), argv[1:]
-    beside = Beside(proc, seconds)
+    beside = BesideProcesses(proc, seconds)
     job = next((word[4:] for word in words if word.startswith("job=")), "")
     evidence = look.look(seconds, proc, "stacks" in words, job, beside.first, inside="stacks" in words)
     evidence.update(beside.last())
@@ -35,13 +35,13 @@ def collect(argv: List[str], proc: Proc) -> Raw:
     return evidence
 
 
-class Beside:
+class BesideProcesses:
     """What is looked at twice beside the processes."""
 
     def __init__(self, proc: Proc, seconds: float) -> None:
         self.proc, self.pid, self.counted = proc, "", {}  # type: Proc, str, Dict[str, Raw]
         source = SOURCES.get("ncclcheck.probes.live.machine.gpus", "")
-        self.gpus = gpus.Beside(source, seconds) if source and proc.live else None
+        self.gpus = gpus.GpuChild(source, seconds) if source and proc.live else None
 
     def first(self, found: List[Raw]) -> None:
         """The first look at the network."""
@@ -54,7 +54,7 @@ class Beside:
 
     def last(self) -> Raw:
         """The last one, and what NVML said."""
-        nvml_answer = self.gpus.told() if self.gpus else {"gpus": [], "problem": ""}
+        nvml_answer = self.gpus.answer() if self.gpus else {"gpus": [], "problem": ""}
         return {
             "addresses": wires.addresses(self.proc, self.pid),
             "nics": wires.between(self.counted, wires.counters(self.proc, self.pid)),

@@ -22,7 +22,7 @@ from ncclcheck.probes.facts.guard.bounds import Amount, Count, Whole
 from ncclcheck.probes.facts.log.flight import Nanoseconds
 from ncclcheck.probes.live.answers import ras_json, ras_text
 from ncclcheck.probes.logs import flight
-from ncclcheck.probes.logs.reading import Reading
+from ncclcheck.probes.logs.reading import LogReading
 
 _MOST_BYTES = 8 * 2**20  # of one piece, as the probe keeps it
 _MOST_IN_ALL = 256 * 2**20  # of all hosts
@@ -30,7 +30,7 @@ _READ_S = 20.0  # for the logs of one host: chosen, their tails are small
 _MOST_DIAGNOSTICS = 2000  # lines: chosen, what is told is not trusted to end
 
 
-class Piece(Struct, frozen=True, kw_only=True):
+class ReceivedPiece(Struct, frozen=True, kw_only=True):
     """One file or answer: zlib in base64. age_s: since it was written."""
 
     job: str
@@ -44,7 +44,7 @@ class Piece(Struct, frozen=True, kw_only=True):
     data: str = ""
 
 
-class _Look(Struct, kw_only=True):
+class _ReceivedLook(Struct, kw_only=True):
     text: str = ""
     form: Literal["text", "json"] = "text"
     cut: bool = False
@@ -53,20 +53,20 @@ class _Look(Struct, kw_only=True):
     problem: str = ""
 
 
-class _Ras(Struct, kw_only=True):
+class _ReceivedRas(Struct, kw_only=True):
     job: str
     scope: str = ""
     version: str = ""
     port: Whole = 0
-    looks: list[_Look] = field(default_factory=list)
+    looks: list[_ReceivedLook] = field(default_factory=list)
     apart_s: Amount = 0.0
     diagnostics: str = ""
     problem: str = ""
 
 
-class _Beside(Struct, kw_only=True):
-    ras: list[_Ras] = field(default_factory=list)
-    records: list[Piece] = field(default_factory=list)
+class _ReceivedBeside(Struct, kw_only=True):
+    ras: list[_ReceivedRas] = field(default_factory=list)
+    records: list[ReceivedPiece] = field(default_factory=list)
 
 
 class Received(Struct, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class Received(Struct, frozen=True, kw_only=True):
 
     live: Live
     ras: list[Ras] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)
+    pieces: list[ReceivedPiece] = field(default_factory=list)
 
 
 def host(said: str, name: str = "") -> Received:
@@ -85,11 +85,11 @@ def host(said: str, name: str = "") -> Received:
     document = msgspec.json.decode(said, type=Live)
     name = name or document.host
     live = replace(document, host=name, processes=[replace(process, host=name) for process in document.processes])
-    beside = msgspec.json.decode(said, type=_Beside)
+    beside = msgspec.json.decode(said, type=_ReceivedBeside)
     return Received(live=live, ras=[_ras(name, answer) for answer in beside.ras], pieces=beside.records)
 
 
-def _ras(name: str, answer: _Ras) -> Ras:
+def _ras(name: str, answer: _ReceivedRas) -> Ras:
     looks, problem = [], answer.problem
     for look in answer.looks:
         try:
@@ -110,20 +110,20 @@ def _ras(name: str, answer: _Ras) -> Ras:
     )
 
 
-def _look(look: _Look) -> RasLook:
+def _look(look: _ReceivedLook) -> RasLook:
     read = ras_json.read(look.text) if look.form == "json" else ras_text.read(look.text)
     return replace(read, seconds=look.seconds, tries=look.tries, cut=look.cut)
 
 
-def records(pieces: Iterable[Piece]) -> list[JobRecord]:
+def records(pieces: Iterable[ReceivedPiece]) -> list[JobRecord]:
     """What ranks have written, job by job."""
-    jobs: dict[tuple[str, str], list[Piece]] = {}
+    jobs: dict[tuple[str, str], list[ReceivedPiece]] = {}
     for piece in pieces:
         jobs.setdefault((piece.job, piece.scope), []).append(piece)
     return [_record(pieces) for _, pieces in sorted(jobs.items())]
 
 
-def _record(pieces: Sequence[Piece]) -> JobRecord:
+def _record(pieces: Sequence[ReceivedPiece]) -> JobRecord:
     dumps = [piece for piece in pieces if piece.source != "log"]
     ages = [dump.age_s for dump in dumps]
     return JobRecord(
@@ -137,7 +137,7 @@ def _record(pieces: Sequence[Piece]) -> JobRecord:
     )
 
 
-def _flight(dumps: Sequence[Piece]) -> Flight:
+def _flight(dumps: Sequence[ReceivedPiece]) -> Flight:
     """By the reader of `logs`, which takes files; their names are those on the host of the rank."""
     with tempfile.TemporaryDirectory(prefix="ncclcheck-") as folder:
         names: dict[str, str] = {}
@@ -160,10 +160,10 @@ def _flight(dumps: Sequence[Piece]) -> Flight:
     return replace(read, dumps=renamed, refused=refused)
 
 
-def _logs(pieces: Sequence[Piece]) -> Logs | None:
+def _logs(pieces: Sequence[ReceivedPiece]) -> Logs | None:
     if not pieces:
         return None
-    reading = Reading(until=time.monotonic() + _READ_S)
+    reading = LogReading(until=time.monotonic() + _READ_S)
     with tempfile.TemporaryDirectory(prefix="ncclcheck-") as folder:
         for at, piece in enumerate(pieces):
             path = Path(folder) / str(at)
@@ -173,7 +173,7 @@ def _logs(pieces: Sequence[Piece]) -> Logs | None:
     return reading.logs()
 
 
-def _data(piece: Piece) -> bytes:
+def _data(piece: ReceivedPiece) -> bytes:
     """Its bytes, bounded; what is damaged is cut there, and its reader says so."""
     unpack = zlib.decompressobj()
     try:

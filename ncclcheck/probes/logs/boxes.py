@@ -22,7 +22,7 @@ _MOST_LINES, _MOST_OF_TEXT = 16, 300
 
 
 @dataclass
-class Box:
+class LogBox:
     """number: of the rule that began it."""
 
     number: int

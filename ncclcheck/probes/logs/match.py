@@ -27,7 +27,7 @@ _TOKEN = re.compile(
 )
 
 
-class Pattern(NamedTuple):
+class SignPattern(NamedTuple):
     """A sign, ready to be searched for. words: one of them is in every line that it is in; none: not known.
 
     any_case: the same, in lower case and with all digits alike, of such a line. digits: of a line they matter.
@@ -71,13 +71,13 @@ class Matcher:
         self.near = self._vocabulary.near.search  # in lower case, with all digits alike
         self.every = False
         self._frequent: dict[bytes, int] = {}
-        self.shapes: dict[bytes, tuple[Pattern, ...]] = {}
+        self.shapes: dict[bytes, tuple[SignPattern, ...]] = {}
         self.dull: set[bytes] = set()
         self.far: set[bytes] = set()
         self._resting: set[bytes] = set()
         self._remembered = 0
 
-    def may(self, line: bytes) -> tuple[Pattern, ...]:
+    def may(self, line: bytes) -> tuple[SignPattern, ...]:
         """The signs whose words are in a line."""
         shape = shape_of(line)
         if shape in self.dull:
@@ -167,7 +167,7 @@ class Matcher:
             self._resting.clear()
             self._remembered = len(shape)
 
-    def _searched(self, shape: bytes, line: bytes) -> tuple[Pattern, ...]:
+    def _searched(self, shape: bytes, line: bytes) -> tuple[SignPattern, ...]:
         alike = shape.decode(errors="backslashreplace")
         candidates = (self._patterns[index] for index in self._vocabulary.candidates(alike))
         near = [candidate for candidate in candidates if candidate.is_near(alike)]
@@ -189,7 +189,7 @@ class Matcher:
         self._resting.clear()
 
     @staticmethod
-    def signs(text: str, patterns: Sequence[Pattern]) -> Iterator[tuple[str, WrittenFields]]:
+    def signs(text: str, patterns: Sequence[SignPattern]) -> Iterator[tuple[str, WrittenFields]]:
         """The signs that the line has, each with what is named in it."""
         known = False
         for pattern in patterns:
@@ -201,10 +201,10 @@ class Matcher:
 
 
 @lru_cache(maxsize=4)
-def _ready(signs: tuple[Sign, ...]) -> tuple[list[Pattern], Vocabulary]:
+def _ready(signs: tuple[Sign, ...]) -> tuple[list[SignPattern], Vocabulary]:
     """The signs as patterns, those that are looked for last at the end; worked out once."""
     patterns = [
-        Pattern(
+        SignPattern(
             sign.name,
             re.compile(sign.pattern),
             words(sign.pattern),

@@ -13,14 +13,14 @@ from ncclcheck.probes.facts import LogEvent, LogFile, Logs
 from ncclcheck.probes.facts.guard.secrets import masked
 from ncclcheck.probes.facts.log.fields import LogFields, WrittenFields, set_only
 from ncclcheck.probes.logs import told
-from ncclcheck.probes.logs.boxes import Box, is_rule
-from ncclcheck.probes.logs.files.kept import LONG, STACK, TEXT, File, Kept, Message
-from ncclcheck.probes.logs.files.lines import LONGEST, MARK, Other, Record, blocks, split
+from ncclcheck.probes.logs.boxes import LogBox, is_rule
+from ncclcheck.probes.logs.files.kept import LONG, STACK, TEXT, File, KeptEvent, Message
+from ncclcheck.probes.logs.files.lines import LONGEST, MARK, OtherLine, Record, blocks, split
 from ncclcheck.probes.logs.files.prefixes import HEAD, Prefix, plain, prefix, rank_of, short
 from ncclcheck.probes.logs.files.times import when
-from ncclcheck.probes.logs.match import Matcher, Pattern
-from ncclcheck.probes.logs.nccl_lines.calls import Call, Calls
-from ncclcheck.probes.logs.nccl_lines.records import Communicator, End, Log, Process
+from ncclcheck.probes.logs.match import Matcher, SignPattern
+from ncclcheck.probes.logs.nccl_lines.calls import CallReader, LoggedCall
+from ncclcheck.probes.logs.nccl_lines.records import Communicator, End, Log, NcclProcess
 from ncclcheck.probes.logs.nccl_lines.table import communicators
 from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly
 from ncclcheck.probes.logs.signs.progress import advances
@@ -88,7 +88,7 @@ _FRAME = 12  # lines of all writers between two frames of a traceback, or the la
 
 
 @dataclass
-class Reading:
+class LogReading:
     """Takes one file after the other.
 
     until: by time.monotonic, when no more is read. groups: which processes wrote under which prefix of which file.
@@ -97,19 +97,19 @@ class Reading:
     until: float = float("inf")
     progress: Callable[[str], None] | None = None
     log: Log = field(default_factory=Log)
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[KeptEvent] = field(default_factory=list)
     groups: dict[tuple[str, str], set[tuple[str, int]]] = field(default_factory=dict)
     begins: dict[tuple[str, int], tuple[str, int]] = field(default_factory=dict)
     _files: list[File] = field(default_factory=list)
-    _counts: dict[tuple[object, ...], list[Kept]] = field(default_factory=dict)
+    _counts: dict[tuple[object, ...], list[KeptEvent]] = field(default_factory=dict)
     _kinds: dict[tuple[object, ...], set[str]] = field(default_factory=dict)
     _matcher: Matcher = field(default_factory=Matcher)
-    _calls: Calls = field(default_factory=Calls)
+    _calls: CallReader = field(default_factory=CallReader)
     _tracebacks: Tracebacks = field(default_factory=Tracebacks)
-    _connections: dict[bytes, tuple[Process, int, Communicator, End]] = field(default_factory=dict)
+    _connections: dict[bytes, tuple[NcclProcess, int, Communicator, End]] = field(default_factory=dict)
     _order: int = 0
     _dropped: int = 0
-    _often: list[Kept] = field(default_factory=list)
+    _often: list[KeptEvent] = field(default_factory=list)
 
     def take(self, name: str, file: BinaryIO) -> None:
         """Read a file to its end. An error on the way ends that file, and is kept."""
@@ -135,7 +135,7 @@ class Reading:
             known = set_only(fields)
             group = (here.name, task)
             self.kept.append(
-                Kept(_CUT, number, text, order, group, None, "", None, rank, here.time, "ERROR", known)
+                KeptEvent(_CUT, number, text, order, group, None, "", None, rank, here.time, "ERROR", known)
             )
 
     def _pause(self, here: File) -> None:
@@ -205,7 +205,7 @@ class Reading:
         here.lines += lines
 
     def _wholes(
-        self, here: File, wholes: list[tuple[bytes, int]], line: bytes, patterns: tuple[Pattern, ...]
+        self, here: File, wholes: list[tuple[bytes, int]], line: bytes, patterns: tuple[SignPattern, ...]
     ) -> None:
         """Lines that were cut are read as one."""
         for whole, number in wholes:
@@ -217,7 +217,7 @@ class Reading:
             text = plain(repeat.line[:LONGEST].decode(errors="backslashreplace"))
             clock = when(repeat.stamp + text)  # only lines with a time of their own are counted
             order = self._order + repeat.number - here.lines
-            for kept in repeat.said:
+            for kept in repeat.signs:
                 self._dropped += repeat.count
                 count = kept.count + repeat.count
                 if repeat.number > kept.line:
@@ -262,7 +262,7 @@ class Reading:
                 self.log.take((part,))
                 self._other(here, part.text.encode(), number, self._matcher.may(rest.encode()))
 
-    def _whole(self, cut: Record | Other, after: Record) -> Record | Other:
+    def _whole(self, cut: Record | OtherLine, after: Record) -> Record | OtherLine:
         """With its last word, which seems to be part of the next one's host: `to 96 bytesgpu-a17:1:2`."""
         host = self.log.process(after.host, after.pid).host
         return cut._replace(text=cut.text + after.host.removesuffix(host))
@@ -287,7 +287,7 @@ class Reading:
             here.seen(head)
             self._keep(here, record.text, record.number, patterns, before, process, record.level, record.place)
 
-    def _remember(self, process: Process, line: bytes) -> None:
+    def _remember(self, process: NcclProcess, line: bytes) -> None:
         at, counted = line.find(MARK), process.connected
         if counted is not None and len(line) <= _CONNECTION and line.find(MARK, at + 5) < 0:
             if len(self._connections) >= _MOST_CONNECTIONS:
@@ -295,7 +295,7 @@ class Reading:
             key = line[:at] + line[line.find(b" : ", at) :]
             self._connections[key] = (process, process.turns, *counted)
 
-    def _other(self, here: File, line: bytes, number: int, patterns: tuple[Pattern, ...]) -> None:
+    def _other(self, here: File, line: bytes, number: int, patterns: tuple[SignPattern, ...]) -> None:
         if not patterns and not here.wants_next:
             return
         text = plain(line[:LONGEST].decode(errors="backslashreplace"))
@@ -330,7 +330,7 @@ class Reading:
     def _boxed(self, here: File, words: str, number: int, before: Prefix) -> None:
         """A line of what Open MPI says between two rules, or a rule."""
         if here.box is None:
-            here.box = Box(number) if is_rule(words) else None
+            here.box = LogBox(number) if is_rule(words) else None
             return
         if not here.box.ends_with(words, number):
             return
@@ -339,14 +339,14 @@ class Reading:
             group = (here.name, before.task)
             order = self._order + at - here.lines
             self.kept.append(
-                Kept(
+                KeptEvent(
                     _BOX, at + 1, text, order, group, None, before.host, None, before.rank, here.time, "ERROR", {}
                 )
             )
 
     def _keep(
-        self, here: File, text: str, number: int, patterns: tuple[Pattern, ...], before: Prefix,
-        process: Process | None, level: str, place: str = "",
+        self, here: File, text: str, number: int, patterns: tuple[SignPattern, ...], before: Prefix,
+        process: NcclProcess | None, level: str, place: str = "",
     ) -> None:  # fmt: skip
         host, pid = (process.host, process.pid) if process else (before.host, None)
         level = level or ("WARN" if "NCCL WARN " in text else "")  # a record whose head was cut off
@@ -367,7 +367,7 @@ class Reading:
         if process is None and here.number < here.frames_until and all(sign in _GENERAL for sign, _ in signs):
             raised = self._tracebacks.exception((*group, known), text)
             signs = signs if raised is None else [(_RAISED, raised)]
-        said_now: list[Kept] = []
+        said_now: list[KeptEvent] = []
         ignored = self._tracebacks.ignored((*group, known))
         for sign, fields in signs:
             self._place(sign, fields, (*group, known), ignored=ignored, mild=_MILD.match(text) is not None)
@@ -389,7 +389,9 @@ class Reading:
             self._counts[key] = same
             if not level and _is_bad(text, signs):  # asked only of what is kept: it takes long
                 level = "ERROR"
-            kept = Kept(sign, number, text[:LONG], order, group, process, at, pid, rank, here.time, level, fields)
+            kept = KeptEvent(
+                sign, number, text[:LONG], order, group, process, at, pid, rank, here.time, level, fields
+            )
             same.append(kept)
             self.kept.append(kept)
             said_now += [kept] if sign in (_RAISED, _STOOD) or STACK in text else []
@@ -429,12 +431,12 @@ class Reading:
         if message and message.writer == writer and message.ends_with(text, number):
             here.message = None
 
-    def _said_often(self, patterns: tuple[Pattern, ...], who: tuple[object, ...]) -> list[Kept]:
+    def _said_often(self, patterns: tuple[SignPattern, ...], who: tuple[object, ...]) -> list[KeptEvent]:
         """The last of each sign where a rank said all of them often: a line of the same shape tells nothing new.
 
         Empty where it may do: where digits, or a host in the line, decide what it is.
         """
-        kepts: list[Kept] = []
+        kepts: list[KeptEvent] = []
         known = not any(sign.last for sign in patterns)
         for pattern in patterns:
             if pattern.last:
@@ -490,7 +492,7 @@ class Reading:
             dropped=self._dropped,
         )
 
-    def _call(self, call: Call) -> LogEvent:
+    def _call(self, call: LoggedCall) -> LogEvent:
         """A collective that ranks of a communicator called differently."""
         return LogEvent(
             sign="collective-differs",
@@ -504,7 +506,7 @@ class Reading:
             fields=call.fields | {"place": str(call.place)},
         )
 
-    def _event(self, kept: Kept, who: told.Writers) -> LogEvent:
+    def _event(self, kept: KeptEvent, who: told.Writers) -> LogEvent:
         host = kept.process.host if kept.process else kept.host  # its true name may be known later
         host, pid, rank = who.of(kept.group, host, kept.pid, kept.rank)
         return LogEvent(

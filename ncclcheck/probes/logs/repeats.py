@@ -14,9 +14,9 @@ Said = TypeVar("Said")
 
 @dataclass
 class Repeat(Generic[Said]):
-    """Lines of one rank and one shape. said: what each says; the rest of the last one since it was read."""
+    """Lines of one rank and one shape. signs: what each says; the rest of the last one since it was read."""
 
-    said: list[Said]
+    signs: list[Said]
     count: int = 0
     number: int = 0
     line: bytes = b""

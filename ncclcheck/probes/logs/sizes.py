@@ -38,7 +38,7 @@ _WHOLE_IS_ALL = ("all_gather", "reduce_scatter")  # NCCL counts the part of one 
 
 
 @dataclass
-class Used:
+class UsedSizes:
     """calls: how often an operation was called at a size in bytes; forecasts: NCCL's own, by size.
 
     of_a_part: calls of which the size is that of one rank's part.
@@ -57,9 +57,9 @@ class Used:
         return sorted(moved[:most], key=lambda key: key[1])
 
 
-def read(given: Sequence[str]) -> Used:
+def read(given: Sequence[str]) -> UsedSizes:
     """Raises sources.NotThere. A file that cannot be read tells nothing."""
-    used, until = Used(), time.monotonic() + _SECONDS
+    used, until = UsedSizes(), time.monotonic() + _SECONDS
     dumps: list[str] = []
     paths = sources.names(given)
     for source in sources.opened(paths, until):
@@ -73,7 +73,7 @@ def read(given: Sequence[str]) -> Used:
     return used
 
 
-def _lines(used: Used, file: Iterable[bytes]) -> None:
+def _lines(used: UsedSizes, file: Iterable[bytes]) -> None:
     taken = 0
     for line in file:
         taken += len(line)
@@ -92,7 +92,7 @@ def _lines(used: Used, file: Iterable[bytes]) -> None:
             )
 
 
-def _dumps(used: Used, names: list[str]) -> None:
+def _dumps(used: UsedSizes, names: list[str]) -> None:
     for dump in flight.read(names).dumps if names else ():
         for call in dump.calls:
             op = _OPS.get(call.op.rpartition(":")[2].replace("_", "").lower())

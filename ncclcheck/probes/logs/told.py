@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from ncclcheck.probes.facts import LogProcess
 from ncclcheck.probes.logs.files.prefixes import is_address
-from ncclcheck.probes.logs.nccl_lines.records import Log, Process
+from ncclcheck.probes.logs.nccl_lines.records import Log, NcclProcess
 
 # of one process: variables, MAX_IFS of NCCL, HCAs; chosen, lines from outside may repeat without end
 _MOST_SETTINGS, _MOST_INTERFACES, _MOST_RAILS = 64, 16, 64
@@ -85,7 +85,7 @@ def processes(log: Log, who: Writers, begins: Mapping[Key, tuple[str, int]]) -> 
     ]
 
 
-def _process(process: Process, rank: int | None, several: list[int], file: str, line: int) -> LogProcess:
+def _process(process: NcclProcess, rank: int | None, several: list[int], file: str, line: int) -> LogProcess:
     world = process.largest
     known = [communicator for communicator in process.all if communicator.rank >= 0]
     return LogProcess(
@@ -123,7 +123,7 @@ def _process(process: Process, rank: int | None, several: list[int], file: str, 
     )
 
 
-def _rails(process: Process) -> list[int]:
+def _rails(process: NcclProcess) -> list[int]:
     devices = {
         device
         for communicator in process.all
@@ -133,7 +133,7 @@ def _rails(process: Process) -> list[int]:
     return sorted(device for device in devices if device is not None)[:_MOST_RAILS]
 
 
-def _vias(process: Process) -> dict[str, int]:
+def _vias(process: NcclProcess) -> dict[str, int]:
     """All connections by kind."""
     counter: Counter[str] = Counter()
     for communicator in process.all:

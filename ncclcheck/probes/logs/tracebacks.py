@@ -48,12 +48,12 @@ Writer = tuple[str, str, "int | None"]  # file, what the launcher calls the proc
 
 
 @dataclass
-class _Stack:
+class _OpenTraceback:
     """What was printed of a traceback: its last frame, its last one of the program's own, and whether it is the
     second exception of a chain. ends: "nothing" or "thread", where it does not end the process. main: the
     file of the program that it goes through. spawned: the number of the process, as torch's spawn says it. helper:
     it goes through a process or thread that only feeds another one. client: the package of the last frame of a
-    library that is not about carrying requests. told: fields of the line that begins it.
+    library that is not about carrying requests. fields: fields of the line that begins it.
     line: the number of its last frame. frames: how many.
     bad: a line of it says that it is an error, or begins a traceback.
     unreadable: where Python could not read a file. condition: of the assertion at its last frame.
@@ -72,14 +72,14 @@ class _Stack:
     line: int = 0
     frames: int = 0
     bad: bool = False
-    told: LogFields = field(default_factory=LogFields)
+    fields: LogFields = field(default_factory=LogFields)
 
 
 class Tracebacks:
     """The open traceback of each writer."""
 
     def __init__(self) -> None:
-        self._open: OrderedDict[Writer, _Stack] = OrderedDict()
+        self._open: OrderedDict[Writer, _OpenTraceback] = OrderedDict()
 
     def see(self, writer: Writer, text: str, number: int = 0, *, bad: bool = False) -> bool:
         """Take a line that may be part of one; whether it is a frame. bad: its level is that of an error."""
@@ -123,7 +123,7 @@ class Tracebacks:
     def begun(self, writer: Writer, told: LogFields) -> None:
         """Say in the fields of the line that begins a traceback what it ends, as soon as that is known."""
         stack = self._of(writer)
-        stack.told = told
+        stack.fields = told
         if stack.ends:
             told["ends"] = stack.ends
 
@@ -163,12 +163,12 @@ class Tracebacks:
             return {}
         at = stack.own or stack.last
         if stack.helper and not (stack.main or stack.ends):
-            stack.told["ends"] = "helper"
+            stack.fields["ends"] = "helper"
         fields: LogFields = {
             "raised_at": at,
             "raised_in": stack.last if stack.last != at else "",
             "chained": "yes" if stack.chained else "",
-            "ends": stack.ends or stack.told.get("ends", ""),
+            "ends": stack.ends or stack.fields.get("ends", ""),
             "helper": "yes" if stack.helper else "",
             "main": stack.main,
             "spawned": stack.spawned,
@@ -178,10 +178,10 @@ class Tracebacks:
         }
         return set_only(fields)
 
-    def _of(self, writer: Writer) -> _Stack:
+    def _of(self, writer: Writer) -> _OpenTraceback:
         if writer not in self._open and len(self._open) >= _MOST_WRITERS:
             self._open.popitem(last=False)
-        return self._open.setdefault(writer, _Stack())
+        return self._open.setdefault(writer, _OpenTraceback())
 
 
 def _place(match: re.Match[str]) -> str:

@@ -45,7 +45,7 @@ def survey(
     A probe stuck in the kernel keeps its daemon thread; nobody waits for it.
     """
     begun = time.monotonic()
-    running = [_Running(probe, machine) for probe in PROBES]
+    running = [_RunningProbe(probe, machine) for probe in PROBES]
     for runner in running:
         runner.thread.start()
     step("probes " + " ".join(PROBES))
@@ -59,7 +59,7 @@ def survey(
     return Node(name=name, simulated=simulated, probes=runs, **facts)
 
 
-class _Running:
+class _RunningProbe:
     """One probe in a thread of its own."""
 
     def __init__(self, name: str, machine: Machine) -> None:

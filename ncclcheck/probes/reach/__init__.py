@@ -5,7 +5,7 @@ Each node opens a Listener; once all doors are known, each runs `measure` at abo
 
 from ncclcheck.probes.reach.knock import knock
 from ncclcheck.probes.reach.listener import Listener
-from ncclcheck.probes.reach.mark import Mark
+from ncclcheck.probes.reach.mark import MarkFile
 from ncclcheck.probes.reach.measure import measure
 
-__all__ = ["Listener", "Mark", "knock", "measure"]
+__all__ = ["Listener", "MarkFile", "knock", "measure"]

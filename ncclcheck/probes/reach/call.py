@@ -34,7 +34,7 @@ _OUTCOMES: dict[int, ConnectOutcome] = {
 }
 
 
-class Call:
+class PeerCall:
     """What is known of a peer so far; its thread may still be at it."""
 
     def __init__(self, door: Door, together: int = 1) -> None:

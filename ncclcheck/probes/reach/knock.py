@@ -41,7 +41,10 @@ def _knock(door: Door, by: str, seconds: float) -> Knock:
     answered, detail, alive, where = False, "no answer", "", _NOWHERE
     try:
         ipaddress.ip_address(door.address.partition("%")[0])  # no name server is asked
-        with _Others(door.address, door.tcp_port) as others, _socket(door.address, socket.SOCK_STREAM) as sock:
+        with (
+            _OtherAnswers(door.address, door.tcp_port) as others,
+            _socket(door.address, socket.SOCK_STREAM) as sock,
+        ):
             try:
                 sock.settimeout(seconds)
                 sock.connect(protocol.place(door.address, door.tcp_port))
@@ -67,7 +70,7 @@ def _socket(address: str, kind: socket.SocketKind) -> socket.socket:
     return socket.socket(protocol.family_of(address), kind)
 
 
-class _Others:
+class _OtherAnswers:
     """What else of the host may answer: sshd's port, and ICMP for a closed port of UDP; read later."""
 
     def __init__(self, address: str, closed: int) -> None:
@@ -79,7 +82,7 @@ class _Others:
             self._udp.connect(protocol.place(address, closed))
             self._udp.send(b"")
 
-    def __enter__(self) -> _Others:
+    def __enter__(self) -> _OtherAnswers:
         return self
 
     def __exit__(self, *_: object) -> None:

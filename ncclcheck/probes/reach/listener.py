@@ -27,7 +27,7 @@ _BUFFER = 4 * 2**20  # bytes of the receive buffer: a burst that arrives while n
 
 
 class Listener:
-    """Open from its making until `close`. told: the door, or why there is none."""
+    """Open from its making until `close`. door: the door, or why there is none."""
 
     def __init__(self, address: str, *, node: int = 0, name: str = "") -> None:
         self._token = secrets.token_hex(p.TOKEN_BYTES // 2)
@@ -36,7 +36,7 @@ class Listener:
         self._visitors = threading.BoundedSemaphore(_MOST_VISITORS)
         self._threads: list[threading.Thread] = []
         self._spare: list[socket.socket] = []
-        self.told: Door | NoDoor = self._open(address, name)
+        self.door: Door | NoDoor = self._open(address, name)
 
     def _open(self, address: str, name: str) -> Door | NoDoor:
         try:

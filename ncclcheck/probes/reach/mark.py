@@ -67,20 +67,20 @@ finally:
         os.unlink(mine)"""
 
 
-class _Said(msgspec.Struct):
+class _MarkContent(msgspec.Struct):
     took: float | None = None
     refused: str | None = None
     seen: list[str] | None = None
     failed: str | None = None
 
 
-class Mark:
+class MarkFile:
     """A file of this node in the working directory, from its making until `close`."""
 
     def __init__(self, folder: str | None = None, *, look_s: float = 1.0, patience_s: float = _PATIENCE_S) -> None:
         """look_s: for files that are not there yet; patience_s: for each answer of the file system."""
         self._name = f".ncclcheck-{secrets.token_hex(16)}"
-        self._said: SimpleQueue[_Said] = SimpleQueue()
+        self._said: SimpleQueue[_MarkContent] = SimpleQueue()
         self._child: subprocess.Popen[bytes] | None = None
         self._nodes: dict[str, str] = {}
         self._written: float | Unread = Unread("broken", "no child process could be started")
@@ -95,7 +95,7 @@ class Mark:
         except OSError as error:
             self._written = Unread("broken", f"working directory: {error.strerror or error}")
             return
-        self._said = process.records(self._child, _Said, "mark")
+        self._said = process.records(self._child, _MarkContent, "mark")
 
     def file(self) -> str:
         """The name of the file once it is there; empty where it could not be made in time."""
@@ -122,7 +122,7 @@ class Mark:
                 self._child.stdin.write(" ".join(self._nodes).encode() + b"\n")
                 self._child.stdin.flush()
 
-    def found(self) -> Marks | Unread:
+    def marks(self) -> Marks | Unread:
         """Whose files are there; to be asked after `look`."""
         if isinstance(self._written, Unread) and self._written.kind != "denied":
             return self._written

@@ -13,6 +13,7 @@ from ncclcheck.probes.facts import (
     Connect,
     Counters,
     Door,
+    KernelRoute,
     Neighbour,
     NodeReach,
     PeerReach,
@@ -20,7 +21,6 @@ from ncclcheck.probes.facts import (
     Spread,
     Unread,
     Volley,
-    Way,
     replace,
 )
 from ncclcheck.probes.machine.access import Machine
@@ -29,8 +29,8 @@ from ncclcheck.probes.machine.net import addresses as local
 from ncclcheck.probes.machine.net import claimed
 from ncclcheck.probes.machine.net.filters import filters
 from ncclcheck.probes.reach import schedule, spread, volley
-from ncclcheck.probes.reach.call import Call
-from ncclcheck.probes.reach.packets import Packets
+from ncclcheck.probes.reach.call import PeerCall
+from ncclcheck.probes.reach.packets import PacketLoop
 
 _SMALL_S = 1.0  # s for small packets, or a third of the time; chosen
 _SLOT_S = 0.3  # s for each burst with its warm-up (BURST_S, WARM_UP_S), so that none overlaps another
@@ -65,7 +65,7 @@ def _measured(
 ) -> NodeReach:
     begun = time.monotonic()
     overflows = local.udp_overflows()
-    work = _Work(me, tested(me, doors), names, gloo)
+    work = _ReachThreads(me, tested(me, doors), names, gloo)
     work.start(begun, seconds)
     counted = work.bursts(begun, seconds, _ordered(doors))
     work.finish(begun + seconds)
@@ -103,12 +103,12 @@ def _sleep_until(at: float) -> None:
     time.sleep(max(0.0, at - time.monotonic()))
 
 
-class _Work:
+class _ReachThreads:
     """The threads of one measurement: a call for each peer, and the packets for all."""
 
     def __init__(self, me: Door, doors: list[Door], names: Mapping[str, str], gloo: Mapping[int, str]) -> None:
-        self._calls = {door.node: Call(door, volley.size(len(doors))) for door in doors}
-        self._packets = Packets(me, doors)
+        self._calls = {door.node: PeerCall(door, volley.size(len(doors))) for door in doors}
+        self._packets = PacketLoop(me, doors)
         self._me, self._doors = me, doors
         self._resolved: dict[str, Resolution | Unread] = {}
         self._by_gloo = {door.node: replace(door, address=gloo[door.node]) for door in doors if door.node in gloo}
@@ -145,7 +145,7 @@ class _Work:
         thread.start()
 
     def _knock(self, door: Door, end: float) -> None:
-        self._by_name[door.node] = ByName(address=door.address, connect=Call(door).knock(end))
+        self._by_name[door.node] = ByName(address=door.address, connect=PeerCall(door).knock(end))
 
     def _try_ports(self, door: Door, end: float) -> None:
         if door.spare:
@@ -155,7 +155,7 @@ class _Work:
         self.claimed = claimed.others_with(self._me.address, self._me.interface)
 
     def _to_itself(self, end: float) -> None:
-        self._own = Call(self._me).knock(end)
+        self._own = PeerCall(self._me).knock(end)
 
     def _resolve(self, name: str) -> None:
         try:
@@ -239,19 +239,19 @@ class _Work:
         return self._own
 
 
-def _leaves_by(way: Way | Unread) -> str:
+def _leaves_by(way: KernelRoute | Unread) -> str:
     """The one device of a route: a tunnel may send under the address of another."""
     is_one = not isinstance(way, Unread) and way.kind == "unicast" and len(way.hops) == 1
     return way.hops[0].interface if is_one and not isinstance(way, Unread) else ""
 
 
-def _is_plain(way: Way | Unread, leaves: str | Unread, of_source: str | Unread) -> bool:
+def _is_plain(way: KernelRoute | Unread, leaves: str | Unread, of_source: str | Unread) -> bool:
     """By the main table, and by the device whose address is the source: then nothing more is to be said of it."""
     names = {text.partition(":")[0] for text in (leaves, of_source) if not isinstance(text, Unread)}
     return isinstance(way, Unread) or (way.table in ("main", "local", "") and len(names) == 1)
 
 
-def _is_bad(call: Call) -> bool:
+def _is_bad(call: PeerCall) -> bool:
     """Whether it was not reached, or some of the connections that were opened at once were not answered."""
     passed = isinstance(call.connect, Connect) and call.connect.outcome == "ok"
     return not passed or (isinstance(call.volley, Volley) and call.volley.late > 0)

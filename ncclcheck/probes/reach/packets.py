@@ -26,7 +26,7 @@ class Peer:
         self.me, self.door = me, door
         self.sent, self.arrived = 0, 0
         self.returned: set[int] = set()
-        self.largest_arrived = self.told = 0
+        self.largest_arrived = self.kernel_mtu = 0
         self.problem: Unread | None = None
         self.socket = socket.socket(p.family_of(door.address), socket.SOCK_DGRAM)
         self.header = p.header_bytes(self.socket.family)
@@ -69,7 +69,7 @@ class Peer:
         with suppress(OSError):
             six = self.socket.family == socket.AF_INET6
             level, option = (socket.IPPROTO_IPV6, p.IPV6_MTU) if six else (socket.IPPROTO_IP, p.IP_MTU)
-            self.told = self.socket.getsockopt(level, option)
+            self.kernel_mtu = self.socket.getsockopt(level, option)
 
     def receive(self) -> None:
         """Take what has come."""
@@ -101,11 +101,11 @@ class Peer:
         """The large packets; told only where it is less than what the interface takes."""
         if self.problem or not self.sizes:
             return self.problem or Unread("absent", "the interface takes no packet of 576 bytes")
-        reported = self.told if self.told < self.sizes[0] else 0
+        reported = self.kernel_mtu if self.kernel_mtu < self.sizes[0] else 0
         return PathMtu(sent=self.sizes[0], arrived=min(self.largest_arrived, self.sizes[0]), told=reported)
 
 
-class Packets:
+class PacketLoop:
     """All peers of a node, served by one loop."""
 
     def __init__(self, me: Door, doors: list[Door]) -> None:

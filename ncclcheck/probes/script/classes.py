@@ -6,7 +6,7 @@ import ast
 import re
 from collections.abc import Iterator
 
-from ncclcheck.probes.script.sources import Source
+from ncclcheck.probes.script.sources import ParsedFile
 from ncclcheck.probes.script.words import text
 
 # Tests that are the same in every step of a training: how the model was built, and that it is trained.
@@ -17,12 +17,12 @@ _ARRAY = re.compile(
 )
 
 
-def branching(source: Source) -> list[str]:
+def branching(source: ParsedFile) -> list[str]:
     """Models whose forward leaves layers out, by what it is given, a flag or chance."""
     return [cls.name for cls, function in _methods(source, "forward") if _may_leave_out(function)]
 
 
-def in_memory(source: Source) -> list[str]:
+def in_memory(source: ParsedFile) -> list[str]:
     """Datasets that make all samples as they are built: __getitem__ calls nothing, and reads what they made."""
     methods = _methods(source, "__getitem__")
     return [cls.name for cls, function in methods if _reads_only(function, _made_in(cls))]
@@ -45,7 +45,7 @@ def _reads_only(function: ast.FunctionDef, made: set[str]) -> bool:
     return bool(read) and read <= made and not any(isinstance(part, ast.Call) for part in parts)
 
 
-def _methods(source: Source, method: str) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]:
+def _methods(source: ParsedFile, method: str) -> Iterator[tuple[ast.ClassDef, ast.FunctionDef]]:
     for cls in source.of(ast.ClassDef):
         yield from ((cls, node) for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == method)
 

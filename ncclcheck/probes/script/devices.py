@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
-from ncclcheck.probes.script.sources import Source
+from ncclcheck.probes.script.sources import ParsedFile
 from ncclcheck.probes.script.words import text
 
 
-def of_source(source: Source) -> dict[str, str]:
+def of_source(source: ParsedFile) -> dict[str, str]:
     """Variables that are given one device, and nothing else anywhere in the file: `device = "cuda"`."""
     given: dict[str, list[str]] = {}
     for assign in source.of(ast.Assign):

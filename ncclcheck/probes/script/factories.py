@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import re
 
-from ncclcheck.probes.script.sources import Source
+from ncclcheck.probes.script.sources import ParsedFile
 from ncclcheck.probes.script.words import text
 
 # make_dataset, get_train_loader, build_data; those of validation are not what a job waits for.
@@ -16,7 +16,7 @@ _MAKES = re.compile(
 _RUNS = re.compile(r"parse_args|parse_known_args|init_process_group|spawn|backward|set_device|barrier")
 
 
-def of_source(source: Source) -> list[str]:
+def of_source(source: ParsedFile) -> list[str]:
     """Their names; none where the file does its work as it is imported."""
     if source.tree is None or not all(_is_still(statement) for statement in source.tree.body):
         return []

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from ncclcheck.probes.script.sources import Source
+from ncclcheck.probes.script.sources import ParsedFile
 from ncclcheck.probes.script.words import text
 
 _ALIASED = re.compile(r"(?:^|\.)Distributed(?:Sampler|DataParallel)$")
@@ -15,7 +15,7 @@ _CHAIN = 8  # imports of imports that are followed; a package's __init__ needs t
 
 
 @dataclass
-class Names:
+class ScriptNames:
     """Names of a file. meaning: imported name -> dotted name or FILE:NAME. own: functions and methods ->
     FILE:NAME.
 
@@ -31,9 +31,9 @@ class Names:
     stars: list[str] = field(default_factory=list)
 
 
-def of_source(source: Source) -> Names:
+def of_source(source: ParsedFile) -> ScriptNames:
     """What the file itself says."""
-    names = Names(source.name)
+    names = ScriptNames(source.name)
     if source.tree is None:
         return names
     for plain in source.of(ast.Import):
@@ -59,7 +59,7 @@ def of_source(source: Source) -> Names:
     return names
 
 
-def _alias(given: ast.Assign, names: Names) -> None:
+def _alias(given: ast.Assign, names: ScriptNames) -> None:
     """`Sampler = DistributedSampler`, also where another one is taken without a group."""
     for value in (given.value.body, given.value.orelse) if isinstance(given.value, ast.IfExp) else (given.value,):
         chain = text(value) if isinstance(value, ast.Name | ast.Attribute) else ""
@@ -75,12 +75,12 @@ def _methods(statement: ast.ClassDef, file: str) -> dict[str, str]:
     return {f"{statement.name}.{method.name}": f"{file}:{statement.name}.{method.name}" for method in methods}
 
 
-def _module(source: Source, module: str) -> str:
+def _module(source: ParsedFile, module: str) -> str:
     """A module of the script's own is its file."""
     return f"{source.local[module]}:" if module in source.local else module
 
 
-def _from(node: ast.ImportFrom, source: Source, names: Names) -> None:
+def _from(node: ast.ImportFrom, source: ParsedFile, names: ScriptNames) -> None:
     module = "." * node.level + (node.module or "")
     for name in node.names:
         inner = f"{module}{'.' if node.module else ''}{name.name}"
@@ -105,7 +105,7 @@ def chain_of(node: ast.expr) -> str:
     return f".{parts[0]}" if parts else ""
 
 
-def resolved(chain: str, inside: str, here: Names, every: Mapping[str, Names]) -> str:
+def resolved(chain: str, inside: str, here: ScriptNames, every: Mapping[str, ScriptNames]) -> str:
     """What `dist.barrier` or `self.save` means; inside: the class around it. ".barrier" where it is not known."""
     head, _, rest = chain.partition(".")
     if head == "self" and f"{inside}.{rest}" in here.own:
@@ -124,7 +124,7 @@ def resolved(chain: str, inside: str, here: Names, every: Mapping[str, Names]) -
     return f"{meaning}.{rest}" if rest else meaning
 
 
-def _of_class(name: str, method: str, here: Names, every: Mapping[str, Names]) -> str:
+def _of_class(name: str, method: str, here: ScriptNames, every: Mapping[str, ScriptNames]) -> str:
     meaning = _meaning(name, here, every)
     file, _, cls = meaning.rpartition(":")
     if file and (home := every.get(file)):
@@ -132,7 +132,7 @@ def _of_class(name: str, method: str, here: Names, every: Mapping[str, Names]) -
     return ""
 
 
-def _meaning(name: str, here: Names, every: Mapping[str, Names]) -> str:
+def _meaning(name: str, here: ScriptNames, every: Mapping[str, ScriptNames]) -> str:
     if name in here.own or name in here.classes:
         return here.own.get(name, f"{here.file}:{name}")
     if name in here.meaning:
@@ -143,7 +143,7 @@ def _meaning(name: str, here: Names, every: Mapping[str, Names]) -> str:
     return ""
 
 
-def _in_file(file: str, name: str, every: Mapping[str, Names]) -> str:
+def _in_file(file: str, name: str, every: Mapping[str, ScriptNames]) -> str:
     """A name of another file, which may have it from a third one."""
     for _ in range(_CHAIN):
         home = every.get(file)

@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from ncclcheck.probes.facts.guard.collection import without_collection
 from ncclcheck.probes.facts.script import Call, Script, ScriptFile
 from ncclcheck.probes.script import classes, conditions, devices, factories, names, sources, words
-from ncclcheck.probes.script.names import Names
+from ncclcheck.probes.script.names import ScriptNames
 from ncclcheck.probes.script.running import following
-from ncclcheck.probes.script.sources import Source
+from ncclcheck.probes.script.sources import ParsedFile
 from ncclcheck.probes.script.walking import LOOKED_AT, Walk, stands_in, wraps
 from ncclcheck.probes.script.words import text
 
@@ -30,7 +30,7 @@ def read(given: Sequence[str], arguments: Sequence[str], nodes: int | None = Non
         return _read(sources.read(given), arguments, nodes)
 
 
-def _read(files_read: Sequence[Source], arguments: Sequence[str], nodes: int | None) -> Script:
+def _read(files_read: Sequence[ParsedFile], arguments: Sequence[str], nodes: int | None) -> Script:
     every = {source.name: names.of_source(source) for source in files_read}
     ranks = {name for source in files_read for name in _of_rank(source)} | {*_of_spawned(files_read)}
     files, calls = [], []
@@ -49,7 +49,7 @@ def _read(files_read: Sequence[Source], arguments: Sequence[str], nodes: int | N
     return Script(files=files, calls=calls[:_MOST_CALLS], arguments=[*arguments], nodes=nodes, trace=trace)
 
 
-def _of_rank(source: Source) -> Iterator[str]:
+def _of_rank(source: ParsedFile) -> Iterator[str]:
     """Variables and functions that are such a condition: `master = rank == 0`, `def first(): return rank == 0`."""
     for given in source.of(ast.Assign):
         a_test = isinstance(given.value, ast.Compare | ast.BoolOp | ast.UnaryOp)
@@ -62,7 +62,7 @@ def _of_rank(source: Source) -> Iterator[str]:
                 yield function.name
 
 
-def _of_spawned(files: Sequence[Source]) -> Iterator[str]:
+def _of_spawned(files: Sequence[ParsedFile]) -> Iterator[str]:
     """The first parameter of functions that mp.spawn runs, where it is called after a GPU: it is the rank."""
     started = {
         text(call.args[0]).rpartition(".")[2]
@@ -77,7 +77,7 @@ def _of_spawned(files: Sequence[Source]) -> Iterator[str]:
                 yield given[0]
 
 
-def _spelled(source: Source) -> Iterator[Call]:
+def _spelled(source: ParsedFile) -> Iterator[Call]:
     """Texts that a launcher or a trainer is given: an old launcher, a strategy that looks for unused ones."""
     docstrings = {id(node.value) for node in source.of(ast.Expr) if isinstance(node.value, ast.Constant)}
     for node in source.of(ast.Constant):
@@ -87,11 +87,11 @@ def _spelled(source: Source) -> Iterator[Call]:
                        function=f"{source.name}:", arguments={"0": node.value})  # fmt: skip
 
 
-def _speaks_of_rank(source: Source) -> bool:
+def _speaks_of_rank(source: ParsedFile) -> bool:
     return any("rank" in line.lower() or "PROCID" in line for line in source.lines)
 
 
-def _made_of_rank(source: Source) -> set[str]:
+def _made_of_rank(source: ParsedFile) -> set[str]:
     """Variables that hold something else on each rank: `path = f"state-{rank}.pt"`."""
     made: set[str] = set()
     if not _speaks_of_rank(source):
@@ -109,14 +109,14 @@ def _made_of_rank(source: Source) -> set[str]:
     return made
 
 
-def _with_rank(source: Source, made: Collection[str]) -> set[int]:
+def _with_rank(source: ParsedFile, made: Collection[str]) -> set[int]:
     """Numbers of the lines in which a rank, or what was made of one, may stand: most others need no walk."""
     named = "|".join(map(re.escape, sorted({name.rpartition(".")[2] for name in made} - {""})))
     words = re.compile(rf"rank|PROCID|LOCALID|process_index{'|' if named else ''}{named}", re.IGNORECASE)
     return {at for at, line in enumerate(source.lines, 1) if words.search(line)}
 
 
-def _wrapped(source: Source, every: Mapping[str, Names]) -> set[str]:
+def _wrapped(source: ParsedFile, every: Mapping[str, ScriptNames]) -> set[str]:
     """Variables that hold a model inside DistributedDataParallel, somewhere in the file."""
     calls = [
         (assign.targets, assign.value) for assign in source.of(ast.Assign) if isinstance(assign.value, ast.Call)
@@ -129,7 +129,7 @@ def _wrapped(source: Source, every: Mapping[str, Names]) -> set[str]:
     }
 
 
-def _file(source: Source, calls: Sequence[Call], trace: Sequence[Call]) -> ScriptFile:
+def _file(source: ParsedFile, calls: Sequence[Call], trace: Sequence[Call]) -> ScriptFile:
     if source.tree is None:
         return ScriptFile(name=source.name, named=source.named, problem=source.problem)
     samplers = {call.target for call in calls if call.name.endswith("DistributedSampler") and not call.inner}

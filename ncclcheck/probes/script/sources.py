@@ -44,7 +44,7 @@ _IMPORT = re.compile(
 
 
 @dataclass(frozen=True)
-class Source:
+class ParsedFile:
     """One file. tree: None where it was not parsed; `problem` says why, or it does not speak of ranks.
 
     named: on the command line. nodes: those of the tree by type, outer ones first. local: module as imported ->
@@ -64,9 +64,9 @@ class Source:
         return self.nodes.get(kind, [])  # type: ignore[return-value]
 
 
-def read(names: Sequence[str]) -> list[Source]:
+def read(names: Sequence[str]) -> list[ParsedFile]:
     """The named files, which must be readable, and what they import. Raises NotRead."""
-    sources: dict[str, Source] = {}
+    sources: dict[str, ParsedFile] = {}
     waiting = [(os.path.normpath(name), _roots(name), True) for name in names]
     left = _MOST_BYTES_OF_ALL
     with without_collection():
@@ -80,14 +80,14 @@ def read(names: Sequence[str]) -> list[Source]:
             except NotRead as error:
                 if named:
                     raise
-                source, size = Source(name, problem=str(error)), 0
+                source, size = ParsedFile(name, problem=str(error)), 0
             sources[name] = source
             left -= size
             waiting += [(path, roots, False) for path in dict.fromkeys(source.local.values())]
     left_out = [name for name in dict.fromkeys(name for name, _, _ in waiting) if name not in sources]
     if left_out:
         problem = f"more than {_MOST_FILES} files are imported; from this one on, {len(left_out)} were not read"
-        sources[left_out[0]] = Source(left_out[0], problem=problem)
+        sources[left_out[0]] = ParsedFile(left_out[0], problem=problem)
     return [*sources.values()]
 
 
@@ -101,7 +101,7 @@ def _roots(name: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys((own, package, outer)))
 
 
-def _read(name: str, roots: Sequence[str], most: int, *, named: bool, whole: bool) -> tuple[Source, int]:
+def _read(name: str, roots: Sequence[str], most: int, *, named: bool, whole: bool) -> tuple[ParsedFile, int]:
     """The file, and how large it is."""
     data = _bytes(name, most)
     try:
@@ -110,9 +110,9 @@ def _read(name: str, roots: Sequence[str], most: int, *, named: bool, whole: boo
         line = data.count(b"\n", 0, error.start) + 1
         raise NotRead(f"{name}:{line}: this is not UTF-8") from None
     if not whole and not _SPEAKS_OF_RANKS.search(data):
-        return Source(name, local=_local(_imported_as_text(data), name, roots)), len(data)
+        return ParsedFile(name, local=_local(_imported_as_text(data), name, roots)), len(data)
     tree, nodes = _parsed(name, text)
-    source = Source(name, named, text.removesuffix("\n").split("\n"), tree, nodes=nodes)
+    source = ParsedFile(name, named, text.removesuffix("\n").split("\n"), tree, nodes=nodes)
     source.local.update(_local(_imported(source), name, roots))
     return source, len(data)
 
@@ -192,7 +192,7 @@ def _local(modules: Iterator[str], name: str, roots: Sequence[str]) -> dict[str,
     return paths
 
 
-def _imported(source: Source) -> Iterator[str]:
+def _imported(source: ParsedFile) -> Iterator[str]:
     """Modules as written, relative ones with their dots; `from a import b` may mean the module a.b."""
     for plain in source.of(ast.Import):
         yield from (name.name for name in plain.names)

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts.script import Branch, Call, Guard, GuardKind, Loop
 from ncclcheck.probes.script import conditions, names
-from ncclcheck.probes.script.names import Names
-from ncclcheck.probes.script.sources import Source
+from ncclcheck.probes.script.names import ScriptNames
+from ncclcheck.probes.script.sources import ParsedFile
 from ncclcheck.probes.script.words import text
 
 # Names of calls whose lines are kept, so that a fix can be shown as a diff.
@@ -47,7 +47,7 @@ def stands_in(value: ast.expr, lines: Container[int]) -> bool:
     return value.lineno in lines or any(at in lines for at in range(value.lineno + 1, last + 1))
 
 
-def wraps(chain: str, here: Names, every: Mapping[str, Names]) -> bool:
+def wraps(chain: str, here: ScriptNames, every: Mapping[str, ScriptNames]) -> bool:
     return bool(_WRAPPER.fullmatch(names.resolved(chain, "", here, every)))
 
 
@@ -57,7 +57,7 @@ def is_kept(name: str) -> bool:
 
 
 @dataclass(frozen=True)
-class _Test:
+class _Condition:
     """A condition that is put into words when a call is found under it."""
 
     test: ast.expr
@@ -68,15 +68,15 @@ class _Test:
 class Walk:
     """One file, statement by statement."""
 
-    here: Names
-    every: Mapping[str, Names]
+    here: ScriptNames
+    every: Mapping[str, ScriptNames]
     ranks: set[str]
     unlike: set[str]
     wrapped: set[str]
-    source: Source
+    source: ParsedFile
     of_rank: Container[int] = ()  # lines in which a rank may stand
     calls: list[Call] = field(default_factory=list)
-    guards: list[Guard | _Test] = field(default_factory=list)
+    guards: list[Guard | _Condition] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
     scope: list[str] = field(default_factory=list)
     classes: list[str] = field(default_factory=list)
@@ -86,7 +86,9 @@ class Walk:
     devices: dict[str, str] = field(default_factory=dict)
     parameters: set[str] = field(default_factory=set)  # of the function
     saved: set[str] = field(default_factory=set)  # paths that it has given to torch.save
-    held: dict[str, bool] = field(default_factory=dict)  # its variables: do they hold a wrapped model here?
+    wrapped_here: dict[str, bool] = field(
+        default_factory=dict
+    )  # its variables: do they hold a wrapped model here?
     known: dict[tuple[int, str], Guard] = field(default_factory=dict)
 
     def block(self, body: Sequence[ast.stmt]) -> None:
@@ -97,15 +99,15 @@ class Walk:
             other = last[statement.name] if isinstance(statement, ast.FunctionDef) else at
             if at < other and not _is_used(statement, body[at + 1 : other]):
                 continue  # the other one has taken its name
-            self.one(statement)
+            self.visit(statement)
             if _leaves(statement) or isinstance(statement, ast.Raise) or self._is_undefined(statement):
                 break
             if isinstance(statement, ast.If) and not statement.orelse and _leaves(statement.body[-1]):
                 if conditions.single(statement.test, holds=False):
                     break
-                self.guards.append(_Test(statement.test, "rest"))
+                self.guards.append(_Condition(statement.test, "rest"))
             elif isinstance(statement, ast.If) and statement.orelse and _leaves(statement.orelse[-1]):
-                self.guards.append(_Test(statement.test, "if"))
+                self.guards.append(_Condition(statement.test, "if"))
         del self.guards[before:]
 
     def _is_undefined(self, statement: ast.stmt) -> bool:
@@ -121,7 +123,7 @@ class Walk:
         }
         return name not in given and not hasattr(builtins, name) and "*" not in given
 
-    def one(self, statement: ast.stmt) -> None:
+    def visit(self, statement: ast.stmt) -> None:
         """One statement of any kind."""
         if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
             self._function(statement)
@@ -137,7 +139,7 @@ class Walk:
             self._expression(statement.test, statement)
             for branch, body in (("if", statement.body), ("else", statement.orelse)):
                 if not conditions.single(statement.test, branch == "if"):
-                    with self._in(self.guards, _Test(statement.test, "if" if branch == "if" else "else")):
+                    with self._in(self.guards, _Condition(statement.test, "if" if branch == "if" else "else")):
                         self.block(body)
         elif isinstance(statement, ast.For | ast.AsyncFor | ast.While):
             self._loop(statement)
@@ -176,7 +178,7 @@ class Walk:
     def _skip(self, statement: ast.Break | ast.Continue) -> None:
         """What leaves a step by a number that is none, or is small: ranks see other samples, and may not agree."""
         test = self.guards[-1] if self.guards else None
-        if isinstance(test, _Test) and test.branch == "if" and _LEFT_BY.search(text(test.test)):
+        if isinstance(test, _Condition) and test.branch == "if" and _LEFT_BY.search(text(test.test)):
             self.statement = statement
             self._add("break" if isinstance(statement, ast.Break) else "continue", statement.lineno, {})
 
@@ -186,16 +188,16 @@ class Walk:
         for target in {*map(text, statement.targets)} & self.wrapped:
             named = [text(node) for node in ast.walk(value) if isinstance(node, ast.Name | ast.Attribute)]
             if isinstance(value, ast.Call) and wraps(text(value.func), self.here, self.every):
-                self.held[target] = True
+                self.wrapped_here[target] = True
             elif target not in named:
-                self.held[target] = False
+                self.wrapped_here[target] = False
 
     def _is_wrapped(self, node: ast.expr) -> bool:
         """A variable that is not given here, such as a parameter, is what it is in the rest of the file."""
         if not self.wrapped or not isinstance(node, ast.Name | ast.Attribute):
             return False
         name = text(node)
-        return name in self.wrapped and self.held.get(name, True)
+        return name in self.wrapped and self.wrapped_here.get(name, True)
 
     def _import(self, statement: ast.Import | ast.ImportFrom) -> None:
         """Imports of libraries that read variables as they are loaded."""
@@ -208,9 +210,9 @@ class Walk:
                 self._add("import", statement.lineno, {"0": name.partition(".")[0]})
 
     def _function(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        guards, loops, parameters, models = self.guards, self.loops, self.parameters, self.held
+        guards, loops, parameters, models = self.guards, self.loops, self.parameters, self.wrapped_here
         saved = self.saved
-        self.guards, self.loops, self.held, self.saved = [], [], {}, set()
+        self.guards, self.loops, self.wrapped_here, self.saved = [], [], {}, set()
         self.parameters = {parameter.arg for parameter in [*function.args.args, *function.args.kwonlyargs]}
         for node in function.decorator_list:
             called = node.func if isinstance(node, ast.Call) else node
@@ -222,7 +224,7 @@ class Walk:
                     self.statement = ast.copy_location(ast.Expr(node), node)
                     self._add(name, node.lineno, {})
             self.block(function.body)
-        self.guards, self.loops, self.parameters, self.held = guards, loops, parameters, models
+        self.guards, self.loops, self.parameters, self.wrapped_here = guards, loops, parameters, models
         self.saved = saved
 
     def _loop(self, statement: ast.For | ast.AsyncFor | ast.While) -> None:
@@ -251,7 +253,7 @@ class Walk:
             self._expression(expression.test, statement)
             for branch, part in (("if", expression.body), ("else", expression.orelse)):
                 if not conditions.single(expression.test, branch == "if"):
-                    with self._in(self.guards, _Test(expression.test, "if" if branch == "if" else "else")):
+                    with self._in(self.guards, _Condition(expression.test, "if" if branch == "if" else "else")):
                         self._expression(part, statement)
             return
         for place, value in vars(expression).items():
@@ -390,7 +392,7 @@ class Walk:
             return chain
         return names.resolved(chain, self.classes[-1] if self.classes else "", self.here, self.every)
 
-    def _guard(self, test: _Test) -> Guard:
+    def _guard(self, test: _Condition) -> Guard:
         """In words; made once for all calls under it."""
         key = (id(test.test), test.branch)
         if key not in self.known:
@@ -399,7 +401,7 @@ class Walk:
         return self.known[key]
 
     @contextmanager
-    def _in(self, stack: list[Guard | _Test] | list[Loop] | list[str], entry: object) -> Iterator[None]:
+    def _in(self, stack: list[Guard | _Condition] | list[Loop] | list[str], entry: object) -> Iterator[None]:
         stack.append(entry)  # type: ignore[arg-type]
         yield
         stack.pop()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections import Counter
 
-from ncclcheck.probes.script.sources import Source
+from ncclcheck.probes.script.sources import ParsedFile
 
 _LONG = 200  # characters of an argument, a condition
 _MOST_WORDS = 20_000  # of one file: chosen, written ones have some hundred
@@ -30,7 +30,7 @@ def _plain(node: ast.AST) -> str:
     return ""
 
 
-def of_source(source: Source) -> list[str]:
+def of_source(source: ParsedFile) -> list[str]:
     """Names and short strings in it; what is only imported is not used. ".local_rank" is one that is read."""
     words = {node.id for node in source.of(ast.Name)}
     words |= {node.attr for node in source.of(ast.Attribute)}
@@ -47,7 +47,7 @@ def of_source(source: Source) -> list[str]:
     return sorted(words)[:_MOST_WORDS]
 
 
-def modules(source: Source) -> list[str]:
+def modules(source: ParsedFile) -> list[str]:
     """What it imports, but for its own files."""
     names = {name.name for node in source.of(ast.Import) for name in node.names}
     for node in source.of(ast.ImportFrom):
@@ -56,7 +56,7 @@ def modules(source: Source) -> list[str]:
     return sorted(names - {*source.local})[:_MOST_WORDS]
 
 
-def never_read(source: Source, targets: set[str]) -> list[str]:
+def never_read(source: ParsedFile, targets: set[str]) -> list[str]:
     """Those of the variables that nothing reads, but to call their set_epoch."""
     named: list[ast.Name | ast.Attribute] = [*source.of(ast.Name), *source.of(ast.Attribute)]
     reads = Counter(text(name) for name in named if isinstance(name.ctx, ast.Load))

@@ -12,7 +12,7 @@ from ncclcheck.probes.facts.training import Checks, Setup, Smoke
 from ncclcheck.probes.job.context import Context
 
 if TYPE_CHECKING:
-    from ncclcheck.probes.training.loop import Setting
+    from ncclcheck.probes.training.loop import TrainingSetting
 
 # Each is a module with `run(setting)`.
 _PARTS = ("equal.checks", "saves.checkpoint", "saves.merge", "times.attribution", "times.side", "saves.sharded")
@@ -48,12 +48,12 @@ def run(context: Context) -> Callable[[], None] | None:
     return None
 
 
-def _parts(setting: Setting) -> None:
+def _parts(setting: TrainingSetting) -> None:
     for name in _ZERO3 if setting.plan.strategy == "zero3" else _PARTS:
         importlib.import_module(f"{__name__}.{name}").run(setting)
 
 
-def _pickled(setting: Setting) -> list[Pickled]:
+def _pickled(setting: TrainingSetting) -> list[Pickled]:
     """The user's model and dataset, weighed as arguments of mp.spawn."""
     from ncclcheck.probes.dataloader.rates import weigh  # noqa: PLC0415 - torch takes seconds
 
@@ -62,7 +62,7 @@ def _pickled(setting: Setting) -> list[Pickled]:
     return [weigh.pickled(what, thing, keep_locks=True) for what, thing in things.items()]
 
 
-def _setup(setting: Setting) -> Setup:
+def _setup(setting: TrainingSetting) -> Setup:
     plan = setting.plan
     return Setup(
         model=plan.model,

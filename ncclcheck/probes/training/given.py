@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ncclcheck.probes.dataloader.factory import FactoryError, Made, find, resolve
+from ncclcheck.probes.dataloader.factory import FactoryError, FactoryLoader, find, resolve
 from ncclcheck.probes.job.context import DataPlan, TrainingPlan
 from ncclcheck.probes.training import models
 from ncclcheck.probes.training.equal.own.entered import NoBackward
@@ -99,7 +99,7 @@ def loader(plan: TrainingPlan, world: int) -> DataLoader[Any]:
     return _sharded(_users(plan), plan.batch, wrapper(plan))
 
 
-def _users(plan: TrainingPlan) -> Made:
+def _users(plan: TrainingPlan) -> FactoryLoader:
     wanted = DataPlan(factory=plan.data, kwargs=plan.data_kwargs, directory=plan.directory)
     return resolve(wanted, {name: os.environ[name] for name in ("RANK", "WORLD_SIZE") if name in os.environ})()
 
@@ -135,7 +135,7 @@ def _imports(tree: ast.AST) -> set[str]:
     return names
 
 
-def _sharded(made: Made, batch: int, wrapper: str) -> DataLoader[Any]:
+def _sharded(made: FactoryLoader, batch: int, wrapper: str) -> DataLoader[Any]:
     whole = made.given == "loader" and not wrapper
     own = whole or made.iterable or {"sampler", "batch_sampler"} & made.loader.keys()
     more = {"batch_size": batch, **made.loader} if "batch_sampler" not in made.loader else dict(made.loader)

@@ -23,12 +23,12 @@ from torch.optim import Optimizer
 
 from ncclcheck.probes.facts.training import Agreement, Entered
 from ncclcheck.probes.job.context import Context, TrainingPlan
-from ncclcheck.probes.job.timing import Peers
+from ncclcheck.probes.job.timing import RankPeers
 from ncclcheck.probes.machine.host.cores import Cores
 from ncclcheck.probes.training import given
 from ncclcheck.probes.training.course.bounds import Bounds, OutOfRange
 from ncclcheck.probes.training.course.operations import compiled
-from ncclcheck.probes.training.equal.alike import structures, told
+from ncclcheck.probes.training.equal.alike import of_all_ranks, structures
 from ncclcheck.probes.training.equal.own.entered import Parted, agreed
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators, seed_all, states
 from ncclcheck.probes.training.equal.state import bare, digest, without_gradient
@@ -36,7 +36,7 @@ from ncclcheck.probes.training.feed import Batch, Feed, moved, samples_of
 from ncclcheck.probes.training.inject import Faults
 from ncclcheck.probes.training.wraps import sharding
 
-__all__ = ["Setting", "Timer", "accumulate", "bare", "digest", "make", "stream", "train_step", "wrap"]
+__all__ = ["Timer", "TrainingSetting", "accumulate", "bare", "digest", "make", "stream", "train_step", "wrap"]
 
 # Told as each part of a step begins: data, to device, forward, backward (for each micro-batch), optimizer, end.
 Timer = Callable[[str], None]
@@ -51,7 +51,7 @@ _SCALE = 1024.0  # of the loss in fp16; constant, so that a run can be repeated 
 
 
 @dataclass
-class Setting:
+class TrainingSetting:
     """What is trained. model: bare, as the factory gave it, never trained itself; fresh_model: a copy of it.
 
     batches: the micro-batches of an epoch, not yet on the device; all ranks have equally many. loss: of the model
@@ -74,7 +74,7 @@ class Setting:
     builtin: bool
     feed: Feed
     faults: Faults
-    peers: Peers
+    peers: RankPeers
     generators: dict[str, str]
     begun: float
     cores: Cores = field(default_factory=Cores)
@@ -120,13 +120,13 @@ def box(budget_s: float, slowdown: float, most_s: float) -> float:
     return max(_LEAST_BOX_S, min(budget_s * slowdown, longest, most_s))
 
 
-def make(context: Context) -> Setting:
+def make(context: Context) -> TrainingSetting:
     """Model, data and loss, as the plan says. Raises what the user's factories raise."""
     plan = context.plan.training
     assert plan is not None
     _be_deterministic()
     given.enter(plan)
-    peers, faults = Peers(context.rank, context.world_size, context.device), Faults.of(context)
+    peers, faults = RankPeers(context.rank, context.world_size, context.device), Faults.of(context)
     context.step("training: torch loads what the wrap needs")
     _wrapped(plan, nn.Linear(1, 1).to(context.device), context.device, find_unused=False)
     seed_all(faults.seed(SEED))
@@ -135,7 +135,7 @@ def make(context: Context) -> Setting:
     seed_all(SEED + 1 + context.rank)
     context.step("training: make the data")
     feed = Feed(given.loader(plan, context.world_size), faults)
-    setting = Setting(
+    setting = TrainingSetting(
         context=context,
         plan=plan,
         device=context.device,
@@ -165,7 +165,7 @@ def _be_deterministic() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
-def _make_even(setting: Setting) -> None:
+def _make_even(setting: TrainingSetting) -> None:
     """Asks all ranks how many batches they have; none goes beyond the least, where the others would wait."""
     setting.context.step("training: how many batches each rank has")
     plan, peers = setting.plan, setting.peers
@@ -177,7 +177,7 @@ def _make_even(setting: Setting) -> None:
         raise RuntimeError(f"ranks {empty[:20]} have no batch at all: give more data or a smaller --batch")
 
 
-def _find_unreached(setting: Setting) -> None:
+def _find_unreached(setting: TrainingSetting) -> None:
     """DDP would only say that it waited for a gradient, with the next step."""
     setting.context.step("training: which parameters get a gradient")
     model, setting.first = setting.fresh_model(), [*islice(stream(setting), _FIRST)]
@@ -192,7 +192,7 @@ def _find_unreached(setting: Setting) -> None:
     except Parted as parted:
         setting.parted = parted.fact()
         return
-    setting.unreached = told(setting.peers, [*unreached][:_MOST_NAMES])
+    setting.unreached = of_all_ranks(setting.peers, [*unreached][:_MOST_NAMES])
     if setting.unused and not setting.called:
         setting.varying = _varying(setting, unreached)
     sparse = any(parameter.grad is not None and parameter.grad.is_sparse for parameter in model.parameters())
@@ -200,18 +200,18 @@ def _find_unreached(setting: Setting) -> None:
 
 
 @contextmanager
-def _bounded(setting: Setting, model: nn.Module, number: int, batch: Batch) -> Iterator[None]:
+def _bounded(setting: TrainingSetting, model: nn.Module, number: int, batch: Batch) -> Iterator[None]:
     """A label without a class is told with the sample, where the number of the batch leads to it."""
     try:
         with nullcontext() if compiled(model) else Bounds(samples_of(batch)):
             yield
     except OutOfRange as error:
         if error.row is not None and (index := setting.feed.index(number, error.row, batch)) is not None:
-            error.args = (error.said(index),)
+            error.args = (error.words(index),)
         raise
 
 
-def _varying(setting: Setting, unreached: dict[str, int]) -> dict[str, Literal["dice", "batch"]]:
+def _varying(setting: TrainingSetting, unreached: dict[str, int]) -> dict[str, Literal["dice", "batch"]]:
     """Which of these parameters another pass reaches, by other random numbers or with another batch. unreached: by
     which of the first batches first.
     """
@@ -231,13 +231,13 @@ def _varying(setting: Setting, unreached: dict[str, int]) -> dict[str, Literal["
     for number, batch in enumerate(setting.first):
         if names := {name for name, at in unreached.items() if at == number}:
             dice |= reached(names, repeat(batch), *range(SEED + 1, SEED + 1 + _OTHER_PASSES))
-    by_dice = {name for of_rank in told(setting.peers, sorted(dice)) for name in of_rank}
-    by_batch = {name for of_rank in told(setting.peers, sorted(other)) for name in of_rank}
+    by_dice = {name for of_rank in of_all_ranks(setting.peers, sorted(dice)) for name in of_rank}
+    by_batch = {name for of_rank in of_all_ranks(setting.peers, sorted(other)) for name in of_rank}
     varying: dict[str, Literal["dice", "batch"]] = dict.fromkeys(by_batch, "batch")
     return varying | dict.fromkeys(by_dice, "dice")
 
 
-def stream(setting: Setting, skip: int = 0) -> Iterator[Batch]:
+def stream(setting: TrainingSetting, skip: int = 0) -> Iterator[Batch]:
     """Micro-batches of epoch after epoch, from number `skip` on."""
     epoch, within = divmod(skip, setting.feed.least)
     while True:
@@ -247,7 +247,7 @@ def stream(setting: Setting, skip: int = 0) -> Iterator[Batch]:
         epoch, within = epoch + 1, 0
 
 
-def wrap(setting: Setting, model: nn.Module) -> nn.Module:
+def wrap(setting: TrainingSetting, model: nn.Module) -> nn.Module:
     """The model as the strategy wants it. Raises sharding.Unsupported where this torch cannot."""
     unused = setting.plan.find_unused or bool(setting.unused)
     return _wrapped(setting.plan, model, setting.device, find_unused=unused)
@@ -261,7 +261,7 @@ def _wrapped(plan: TrainingPlan, model: nn.Module, device: torch.device, *, find
 
 
 def train_step(
-    setting: Setting,
+    setting: TrainingSetting,
     model: nn.Module,
     optimizer: Optimizer,
     batches: Iterator[Batch],
@@ -283,7 +283,7 @@ def train_step(
 
 
 def accumulate(
-    setting: Setting, model: nn.Module, batches: Iterator[Batch], count: int, tell: Timer | None = None
+    setting: TrainingSetting, model: nn.Module, batches: Iterator[Batch], count: int, tell: Timer | None = None
 ) -> Tensor:
     """Forward and backward over so many micro-batches; synchronised with the last. Gradients are left in .grad."""
     tell = tell or _nothing
@@ -303,7 +303,7 @@ def accumulate(
     return total
 
 
-def _pass(setting: Setting, model: nn.Module, batch: Batch, share: float, tell: Timer) -> Tensor:
+def _pass(setting: TrainingSetting, model: nn.Module, batch: Batch, share: float, tell: Timer) -> Tensor:
     tell("forward")
     with autocast(setting):
         loss = setting.loss(model, batch)
@@ -314,7 +314,7 @@ def _pass(setting: Setting, model: nn.Module, batch: Batch, share: float, tell: 
     return loss.detach().float()
 
 
-def autocast(setting: Setting) -> AbstractContextManager[Any]:
+def autocast(setting: TrainingSetting) -> AbstractContextManager[Any]:
     """The precision that was asked for."""
     kind = _TYPES[setting.plan.precision]
     return nullcontext() if kind is None else torch.autocast(setting.device.type, dtype=kind)
@@ -338,7 +338,7 @@ def _unscale(model: nn.Module) -> None:
             parameter.grad.div_(_SCALE)
 
 
-def _forget_the_others(setting: Setting, model: nn.Module, seen: list[Batch]) -> None:
+def _forget_the_others(setting: TrainingSetting, model: nn.Module, seen: list[Batch]) -> None:
     """no-sync: the gradients of this rank alone."""
     model.zero_grad(set_to_none=True)
     for batch in seen:

@@ -22,7 +22,7 @@ _WIDTH = 128  # of an embedding: chosen, a step takes milliseconds on a core
 _HEADS = 4  # of attention: 32 numbers each
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """Attention and a multilayer perceptron, both added to what comes in."""
 
     def __init__(self) -> None:
@@ -55,7 +55,7 @@ class Transformer(nn.Module):
     def __init__(self, layers: int = 2) -> None:
         super().__init__()
         self.tokens, self.positions = nn.Embedding(VOCABULARY, _WIDTH), nn.Embedding(LENGTH, _WIDTH)
-        self.blocks = nn.ModuleList(Block() for _ in range(layers))
+        self.blocks = nn.ModuleList(TransformerBlock() for _ in range(layers))
         self.last, self.head = nn.LayerNorm(_WIDTH), nn.Linear(_WIDTH, VOCABULARY)
 
     def forward(self, tokens: Tensor) -> Tensor:

@@ -8,16 +8,16 @@ import msgspec
 
 from ncclcheck.probes.facts import Measurements
 from ncclcheck.probes.facts.training import Checks, Side, Smoke, Unchecked
-from ncclcheck.probes.training.equal.alike import told
-from ncclcheck.probes.training.loop import Setting
+from ncclcheck.probes.training.equal.alike import of_all_ranks
+from ncclcheck.probes.training.loop import TrainingSetting
 from ncclcheck.probes.training.saves import places
 
 _OWN = "DeepSpeed's engine runs a backward pass and a save of its own; --strategy fsdp looks at this"
 
 
-def run(setting: Setting) -> None:
+def run(setting: TrainingSetting) -> None:
     """Tell why checks, times and the sharded save are not looked at. A collective."""
-    lacking = [rank for rank, there in enumerate(told(setting.peers, _is_there())) if not there]
+    lacking = [rank for rank, there in enumerate(of_all_ranks(setting.peers, _is_there())) if not there]
     why = f"--strategy zero3: {_missing(setting, lacking[0]) if lacking else _OWN}"
     if setting.context.rank == 0:
         checks = [name for name in Checks.__struct_fields__ if name != "unchecked"]
@@ -37,6 +37,6 @@ def _is_there() -> bool:
     return importlib.util.find_spec("deepspeed") is not None
 
 
-def _missing(setting: Setting, rank: int) -> str:
+def _missing(setting: TrainingSetting, rank: int) -> str:
     node = setting.context.node_of[rank]
     return f"rank {rank} on {node} has no deepspeed (pip install deepspeed); --strategy fsdp needs none"

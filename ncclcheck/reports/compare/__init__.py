@@ -5,19 +5,19 @@ The rules of a baseline and `report --compare` say what is found here.
 
 from __future__ import annotations
 
-from ncclcheck.reports.compare.changes import Change
+from ncclcheck.reports.compare.changes import FactChange
 from ncclcheck.reports.compare.comparison import Comparison, changes_of, compare, floor_percent, rows_of
-from ncclcheck.reports.compare.fingerprint import Difference, Fingerprint, differences, fingerprint
-from ncclcheck.reports.compare.result import Result, encode, result
+from ncclcheck.reports.compare.fingerprint import FieldDifference, Fingerprint, differences, fingerprint
+from ncclcheck.reports.compare.result import ComparisonResult, encode, result
 from ncclcheck.reports.compare.rows import RowChange, compare_rows
 from ncclcheck.reports.compare.text import short, text
 
 __all__ = [
-    "Change",
     "Comparison",
-    "Difference",
+    "ComparisonResult",
+    "FactChange",
+    "FieldDifference",
     "Fingerprint",
-    "Result",
     "RowChange",
     "changes_of",
     "compare",

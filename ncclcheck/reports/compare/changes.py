@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from ncclcheck.probes.facts import Node, Unread, at, replace, variables
 from ncclcheck.reports.compare.counters import counted, named, xids
-from ncclcheck.reports.compare.watched import NODE, PARTS, Part, Watch
-from ncclcheck.reports.compare.words import said
+from ncclcheck.reports.compare.watched import NODE, PARTS, Part, WatchedFact
+from ncclcheck.reports.compare.words import shown
 from ncclcheck.reports.subjects.nccl.variables import values
 
 Verdict = Literal["worse", "better", "changed", "unseen"]
@@ -21,7 +21,7 @@ _SETTINGS = (
 )
 
 
-class Change(Struct, frozen=True, kw_only=True):
+class FactChange(Struct, frozen=True, kw_only=True):
     """One fact that changed, and the nodes on which it changed alike.
 
     part: what of the node, empty for the node itself. unseen: one of the two could not be read. counter: it counts
@@ -42,10 +42,10 @@ class Change(Struct, frozen=True, kw_only=True):
         return f"{about}: {self.before} -> {self.after}"
 
 
-def changes(before: Node, after: Node) -> Iterator[Change]:
+def changes(before: Node, after: Node) -> Iterator[FactChange]:
     """Of one node, in the order of its parts."""
     rebooted = _both(before, after, "host.boot_id") and at(before, "host.boot_id") != at(after, "host.boot_id")
-    comparison = _Comparison(after.name, rebooted=rebooted)
+    comparison = _NodeComparison(after.name, rebooted=rebooted)
     if rebooted:
         yield comparison.change("", "machine", "up", "restarted", "changed")
     given = [variables(side).get("CUDA_VISIBLE_DEVICES") for side in (before, after)]
@@ -57,9 +57,9 @@ def changes(before: Node, after: Node) -> Iterator[Change]:
     yield from comparison.settings(before, after)
 
 
-def together(found: Iterable[Change]) -> list[Change]:
+def together(found: Iterable[FactChange]) -> list[FactChange]:
     """The same change of many nodes is one; the worst first."""
-    groups: dict[tuple[str, ...], list[Change]] = {}
+    groups: dict[tuple[str, ...], list[FactChange]] = {}
     for change in found:
         key = (change.part, change.fact, change.before, change.after, change.verdict)
         groups.setdefault(key, []).append(change)
@@ -72,31 +72,31 @@ def _both(before: Node, after: Node, path: str) -> bool:
     return type(at(before, path)) is not Unread and type(at(after, path)) is not Unread
 
 
-class _Comparison:
+class _NodeComparison:
     """Two results of one node. rebooted: most of its counters began anew."""
 
     def __init__(self, node: str, *, rebooted: bool) -> None:
         self.nodes, self.rebooted = [node], rebooted
 
-    def change(self, part: str, fact: str, before: str, after: str, verdict: Verdict, **more: bool) -> Change:
+    def change(self, part: str, fact: str, before: str, after: str, verdict: Verdict, **more: bool) -> FactChange:
         """A change on this node."""
         nodes = self.nodes
-        return Change(nodes=nodes, part=part, fact=fact, before=before, after=after, verdict=verdict, **more)
+        return FactChange(nodes=nodes, part=part, fact=fact, before=before, after=after, verdict=verdict, **more)
 
-    def facts(self, watches: Sequence[Watch], part: str, before: Any, after: Any) -> Iterator[Change]:
+    def facts(self, watches: Sequence[WatchedFact], part: str, before: Any, after: Any) -> Iterator[FactChange]:
         """Single facts below a node or a part of it."""
         for watch in watches:
             old, new = at(before, watch.path), at(after, watch.path)
             if old != new and (verdict := _verdict(watch, old, new)):
-                words = said(old, watch.unit), said(new, watch.unit)
+                words = shown(old, watch.unit), shown(new, watch.unit)
                 yield self.change(part, watch.words, *words, verdict, grave=watch.grave and verdict == "worse")
 
-    def listed(self, part: Part, above: str, before: Any, after: Any) -> Iterator[Change]:
+    def listed(self, part: Part, above: str, before: Any, after: Any) -> Iterator[FactChange]:
         """The items of a list: which are gone or new, and what of the others changed."""
         old, new = at(before, part.path), at(after, part.path)
         if _lost_sight(old) or _lost_sight(new):
             if type(old) is not type(new):
-                yield self.change(above, f"{part.noun}s", said(old), said(new), "unseen")
+                yield self.change(above, f"{part.noun}s", shown(old), shown(new), "unseen")
             return
         olds, news = _by_key(part, old), _by_key(part, new)
         if part.key != "pci":  # cards that another job may use are no news; the list of the PCI bus has them all
@@ -107,7 +107,7 @@ class _Comparison:
 
     def _gone_and_new(
         self, part: Part, above: str, olds: dict[str, Any], news: dict[str, Any]
-    ) -> Iterator[Change]:
+    ) -> Iterator[FactChange]:
         """One that is gone while another came may have a new name only."""
         fewer, more = len(news) < len(olds), len(news) > len(olds)
         for key in [key for key in olds if key not in news]:
@@ -119,7 +119,7 @@ class _Comparison:
             name = f"{above} {part.noun} {key}".strip()
             yield self.change(name, "", "not there", "there", "better" if more else "changed")
 
-    def _item(self, part: Part, name: str, old: Any, new: Any) -> Iterator[Change]:
+    def _item(self, part: Part, name: str, old: Any, new: Any) -> Iterator[FactChange]:
         if part.key:
             yield from self.facts(part.watches, name, old, new)
             for rise in [
@@ -132,14 +132,14 @@ class _Comparison:
         for below in part.parts:
             yield from self.listed(below, name, old, new)
 
-    def errors_of_the_driver(self, before: Node, after: Node) -> Iterator[Change]:
+    def errors_of_the_driver(self, before: Node, after: Node) -> Iterator[FactChange]:
         """Xid lines of the kernel log that were not there."""
         for rise in xids(before, after):
             verdict: Verdict = "worse" if rise.bad else "changed"
             grave = rise.grave and rise.bad
             yield self.change(rise.part, rise.words, rise.before, rise.after, verdict, counter=True, grave=grave)
 
-    def settings(self, before: Node, after: Node) -> Iterator[Change]:
+    def settings(self, before: Node, after: Node) -> Iterator[FactChange]:
         """Variables that NCCL, torch and their like read, from the environment and from nccl.conf."""
         if not _both(before, after, "job.variables"):
             return
@@ -162,7 +162,7 @@ def _by_key(part: Part, listed: Any) -> dict[str, Any]:
     return {str(key): item for key, item in keys if type(key) is not Unread}
 
 
-def _verdict(watch: Watch, old: Any, new: Any) -> Verdict | None:
+def _verdict(watch: WatchedFact, old: Any, new: Any) -> Verdict | None:
     """How two values that are not equal compare; None where there is nothing to say."""
     if type(old) is Unread or type(new) is Unread:
         return _half_known(watch, old, new)
@@ -176,7 +176,7 @@ def _verdict(watch: Watch, old: Any, new: Any) -> Verdict | None:
     return "worse" if fell == (watch.worse == "less") else "better"
 
 
-def _half_known(watch: Watch, old: Any, new: Any) -> Verdict | None:
+def _half_known(watch: WatchedFact, old: Any, new: Any) -> Verdict | None:
     if type(old) is type(new):
         return None
     if _lost_sight(old) or _lost_sight(new):

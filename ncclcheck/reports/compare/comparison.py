@@ -8,17 +8,17 @@ from collections.abc import Iterator, Mapping
 from msgspec import Struct
 
 from ncclcheck.probes.facts import Cluster, Node, at
-from ncclcheck.reports.compare.changes import Change, changes, together
-from ncclcheck.reports.compare.fingerprint import Difference, differences, fingerprint
+from ncclcheck.reports.compare.changes import FactChange, changes, together
+from ncclcheck.reports.compare.fingerprint import FieldDifference, differences, fingerprint
 from ncclcheck.reports.compare.rows import FLOOR_PERCENT, SIMULATED_FLOOR_PERCENT, RowChange, compare_rows
 
 
 class Comparison(Struct, frozen=True, kw_only=True):
     """What compare found. silent: nodes that answered before and did not now; gone: those not asked now."""
 
-    differences: list[Difference]
+    differences: list[FieldDifference]
     rows: list[RowChange]
-    changes: list[Change]
+    changes: list[FactChange]
     new: list[str]
     gone: list[str]
     silent: list[str]
@@ -60,7 +60,7 @@ def floor_percent(after: Cluster, thresholds: Mapping[str, float]) -> float:
     return thresholds.get("BEN006.floor_percent", usual)
 
 
-def changes_of(before: Cluster, after: Cluster) -> list[Change]:
+def changes_of(before: Cluster, after: Cluster) -> list[FactChange]:
     """Every fact that changed on a node that both know; the same change of many nodes is one."""
     later = {node.name: node for node in before.nodes}
     matched = _matched(before.nodes, after.nodes)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ncclcheck.probes.facts import Node, Unread, Xid, at
-from ncclcheck.reports.compare.watched import PORT_COUNTS, Count
+from ncclcheck.reports.compare.watched import PORT_COUNTS, WatchedCounter
 
 # Xids that programs bring about themselves, and those after which a GPU must be reset or replaced.
 _OF_PROGRAMS = {13, 31, 43, 45, 137}
@@ -26,7 +26,7 @@ class Rise:
     part: str = ""
 
 
-def counted(counts: Sequence[Count], old: Any, new: Any, *, rebooted: bool) -> Iterator[Rise]:
+def counted(counts: Sequence[WatchedCounter], old: Any, new: Any, *, rebooted: bool) -> Iterator[Rise]:
     """Counters that are facts of their own."""
     for count in counts:
         before, after = at(old, count.path), at(new, count.path)
@@ -37,7 +37,7 @@ def counted(counts: Sequence[Count], old: Any, new: Any, *, rebooted: bool) -> I
             yield Rise(count.words, *_numbers(before, after, rise), bad=rise >= most, grave=count.grave)
 
 
-def _most(count: Count, old: Any, new: Any, *, anew: bool) -> float:
+def _most(count: WatchedCounter, old: Any, new: Any, *, anew: bool) -> float:
     """From how many on it is bad: a number, or percent of what was counted meanwhile."""
     if not count.share_of:
         return count.bad

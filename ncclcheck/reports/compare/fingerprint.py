@@ -21,7 +21,7 @@ class Fingerprint(Struct, frozen=True, kw_only=True):
     shape: dict[str, str]
 
 
-class Difference(Struct, frozen=True, kw_only=True):
+class FieldDifference(Struct, frozen=True, kw_only=True):
     """One field in which two fingerprints differ, in words."""
 
     kind: Kind
@@ -47,10 +47,10 @@ def fingerprint(cluster: Cluster) -> Fingerprint:
     )
 
 
-def differences(before: Fingerprint, after: Fingerprint) -> list[Difference]:
+def differences(before: Fingerprint, after: Fingerprint) -> list[FieldDifference]:
     """Every field that both know and that differs."""
     changes = [
-        Difference(kind="shape", field=name, before=value, after=after.shape[name])
+        FieldDifference(kind="shape", field=name, before=value, after=after.shape[name])
         for name, value in before.shape.items()
         if name in after.shape and after.shape[name] != value
     ]
@@ -62,7 +62,7 @@ def differences(before: Fingerprint, after: Fingerprint) -> list[Difference]:
         for name in old.keys() & new.keys():
             if _kinds(old[name]) != _kinds(new[name]):
                 words = _words(old[name]), _words(new[name])
-                changes.append(Difference(kind=kind, field=name, before=words[0], after=words[1]))
+                changes.append(FieldDifference(kind=kind, field=name, before=words[0], after=words[1]))
     return sorted(changes, key=lambda difference: (difference.kind, difference.field))
 
 

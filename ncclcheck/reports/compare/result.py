@@ -7,14 +7,14 @@ from typing import Literal
 import msgspec
 
 from ncclcheck.probes.facts import Baseline
-from ncclcheck.reports.compare.changes import Change
+from ncclcheck.reports.compare.changes import FactChange
 from ncclcheck.reports.compare.comparison import Comparison, compare
 from ncclcheck.reports.compare.fingerprint import Fingerprint, fingerprint
 from ncclcheck.reports.compare.rows import RowChange
 from ncclcheck.reports.judgement.jsondoc import printable
 
 
-class End(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedEnd(msgspec.Struct, frozen=True, kw_only=True):
     """One of the two results."""
 
     file: str
@@ -24,7 +24,7 @@ class End(msgspec.Struct, frozen=True, kw_only=True):
     fingerprint: Fingerprint
 
 
-class Result(Comparison, frozen=True, kw_only=True):
+class ComparisonResult(Comparison, frozen=True, kw_only=True):
     """A comparison with its two ends. state: worse where anything is; exit_code: 1 then."""
 
     schema: int = 1
@@ -32,22 +32,22 @@ class Result(Comparison, frozen=True, kw_only=True):
     command: Literal["compare"] = "compare"
     state: Literal["worse", "ok"]
     exit_code: int
-    before: End
-    after: End
+    before: ComparedEnd
+    after: ComparedEnd
 
     def rows_of(self, verdict: str) -> list[RowChange]:
         """The rows of one verdict."""
         return [row for row in self.rows if row.verdict == verdict]
 
-    def changes_of(self, verdict: str) -> list[Change]:
+    def changes_of(self, verdict: str) -> list[FactChange]:
         """The changes of one verdict."""
         return [change for change in self.changes if change.verdict == verdict]
 
 
-def result(before: Baseline, after: Baseline, version: str, thresholds: dict[str, float]) -> Result:
+def result(before: Baseline, after: Baseline, version: str, thresholds: dict[str, float]) -> ComparisonResult:
     """Compare two saved results."""
     comparison = compare(before.cluster, after.cluster, thresholds)
-    return Result(
+    return ComparisonResult(
         version=version,
         state="worse" if comparison.worse else "ok",
         exit_code=1 if comparison.worse else 0,
@@ -57,14 +57,14 @@ def result(before: Baseline, after: Baseline, version: str, thresholds: dict[str
     )
 
 
-def encode(found: Result) -> bytes:
+def encode(found: ComparisonResult) -> bytes:
     """One line of JSON with its newline."""
     return printable(msgspec.json.encode(found)) + b"\n"
 
 
-def _end(saved: Baseline) -> End:
+def _end(saved: Baseline) -> ComparedEnd:
     cluster = saved.cluster
-    return End(
+    return ComparedEnd(
         file=saved.name,
         command=cluster.command,
         started=saved.started,

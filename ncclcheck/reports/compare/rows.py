@@ -18,7 +18,7 @@ RowVerdict = Literal["worse", "better", "same", "inconclusive", "incomparable"]
 Key = tuple[str, int, str]
 
 
-class Side(Struct, frozen=True, kw_only=True):
+class RowSide(Struct, frozen=True, kw_only=True):
     """One of the two figures of a row; low and high enclose the true median in 95 of 100 runs, or are null."""
 
     p50_us: float
@@ -37,8 +37,8 @@ class RowChange(Struct, frozen=True, kw_only=True):
     dtype: str
     verdict: RowVerdict
     reason: str = ""
-    before: Side | None = None
-    after: Side | None = None
+    before: RowSide | None = None
+    after: RowSide | None = None
     speed: float | None = None
     speed_low: float | None = None
     speed_high: float | None = None
@@ -83,11 +83,11 @@ def _one_sided(old: Collective | None, new: Collective | None) -> tuple[RowVerdi
     return "incomparable", f"not measured {which}{why}"
 
 
-def _side(row: Collective | None) -> Side | None:
+def _side(row: Collective | None) -> RowSide | None:
     if row is None or row.time_us is None:
         return None
     low, high = _interval(row.time_us, row.iterations)
-    return Side(
+    return RowSide(
         p50_us=row.time_us.p50,
         p95_us=row.time_us.p95,
         low_us=low,
@@ -104,7 +104,7 @@ def _interval(times: Times, iterations: int) -> tuple[float, float] | tuple[None
     return (times.min, times.p95) if iterations >= _FEWEST_ITERATIONS else (None, None)
 
 
-def _judge(before: Side, after: Side, floor_percent: float) -> tuple[RowVerdict, str]:
+def _judge(before: RowSide, after: RowSide, floor_percent: float) -> tuple[RowVerdict, str]:
     """Intervals further apart than runs of one machine are; the same both ways round."""
     near, floor = 1 + min(floor_percent, FLOOR_PERCENT) / 100, 1 + floor_percent / 100
     if max(before.p50_us, after.p50_us) <= near * min(before.p50_us, after.p50_us):
@@ -120,7 +120,7 @@ def _judge(before: Side, after: Side, floor_percent: float) -> tuple[RowVerdict,
     return "inconclusive", "the times of each run vary more than they differ"
 
 
-def _slower(side: Side, other: Side, floor: float) -> bool:
+def _slower(side: RowSide, other: RowSide, floor: float) -> bool:
     """Whether intervals lie apart, and the usual iteration of one is slower than nearly all of the other.
 
     An interval tells how well the median of one run is known, not how far from it the next run's will be: on a
@@ -131,7 +131,7 @@ def _slower(side: Side, other: Side, floor: float) -> bool:
     return side.low_us > floor * other.high_us and side.p50_us > other.p95_us
 
 
-def _with_speed(row: RowChange, before: Side, after: Side) -> RowChange:
+def _with_speed(row: RowChange, before: RowSide, after: RowSide) -> RowChange:
     return replace(
         row,
         speed=_over(before.p50_us, after.p50_us),

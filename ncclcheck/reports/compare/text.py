@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from ncclcheck.reports.compare.changes import Change
-from ncclcheck.reports.compare.result import End, Result
-from ncclcheck.reports.compare.rows import RowChange, Side
+from ncclcheck.reports.compare.changes import FactChange
+from ncclcheck.reports.compare.result import ComparedEnd, ComparisonResult
+from ncclcheck.reports.compare.rows import RowChange, RowSide
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.output.terminal import Style
 from ncclcheck.reports.text.words.fold import duration, fold_names, many, size
@@ -17,7 +17,7 @@ _STATES = {"worse": State.FAIL, "better": State.OK, "changed": State.NOTE, "unse
 _MOST_CHANGES = 20  # changes of one verdict that are listed: chosen, fits a screen of 24 lines; -v lists all
 
 
-def text(result: Result, style: Style) -> str:
+def text(result: ComparisonResult, style: Style) -> str:
     """The whole comparison."""
     blocks = [
         f"ncclcheck {result.version}   report --compare",
@@ -29,7 +29,7 @@ def text(result: Result, style: Style) -> str:
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
-def short(result: Result, style: Style) -> str:
+def short(result: ComparisonResult, style: Style) -> str:
     """What is worse, a line each, and the decision."""
     rows = [f"{_name(row)}: {_speed(row)} speed {row.reason}".rstrip() for row in result.rows_of("worse")]
     facts = [f"{_nodes(change)}{change}" for change in result.changes_of("worse")]
@@ -38,7 +38,7 @@ def short(result: Result, style: Style) -> str:
     return "\n".join([*lines, decision(result)]) + "\n"
 
 
-def decision(result: Result) -> str:
+def decision(result: ComparisonResult) -> str:
     """One sentence; the exit code says the same."""
     rows, facts = len(result.rows_of("worse")), len(result.changes_of("worse")) + len(result.silent)
     if rows or facts:
@@ -49,7 +49,7 @@ def decision(result: Result) -> str:
     return f"Nothing is worse.{left}"
 
 
-def _heads(result: Result, style: Style) -> Iterator[str]:
+def _heads(result: ComparisonResult, style: Style) -> Iterator[str]:
     for label, end in (("before", result.before), ("after", result.after)):
         yield from _lines(f"  {label:11}", _end(end), style.width)
     for kind in ("shape", "hardware", "software"):
@@ -64,7 +64,7 @@ def _heads(result: Result, style: Style) -> Iterator[str]:
             yield from _lines(f"  {label:11}", fold_names(names), style.width)
 
 
-def _end(end: End) -> str:
+def _end(end: ComparedEnd) -> str:
     shape = end.fingerprint.shape
     ranks = f", {shape['ranks']} ranks, {shape['backend']}" if shape["ranks"] != "0" else ""
     simulated = " SIMULATED" if shape["simulated"] == "yes" else ""
@@ -77,7 +77,7 @@ def _lines(label: str, words: str, width: int) -> list[str]:
     )  # fmt: skip
 
 
-def _rows(result: Result, style: Style) -> Iterator[str]:
+def _rows(result: ComparisonResult, style: Style) -> Iterator[str]:
     """The table, and why rows could not be judged, each reason once."""
     if not result.rows:
         return
@@ -115,7 +115,7 @@ def _cells(row: RowChange) -> tuple[str, ...]:
     return (row.op, bytes_, _figure(row.before), _figure(row.after), _speed(row), row.verdict)
 
 
-def _figure(side: Side | None) -> str:
+def _figure(side: RowSide | None) -> str:
     if side is None:
         return "-"
     return duration(side.p50_us) if side.busbw_gb_s is None else f"{side.busbw_gb_s:.3g} GB/s"
@@ -137,7 +137,7 @@ def _name(row: RowChange) -> str:
     return f"{row.op} {size(row.bytes)}" if row.bytes else row.op
 
 
-def _facts(result: Result, style: Style) -> Iterator[str]:
+def _facts(result: ComparisonResult, style: Style) -> Iterator[str]:
     """By verdict, the worst first; what could not be read in one of the two is counted unless asked for."""
     if not result.changes:
         yield "  facts      nothing that is compared changed on the nodes that both files hold"
@@ -153,5 +153,5 @@ def _facts(result: Result, style: Style) -> Iterator[str]:
             yield f"{verdict:9}{'and ' if most else ''}{more} {'more ' if most else ''}(-v shows all)"
 
 
-def _nodes(change: Change) -> str:
+def _nodes(change: FactChange) -> str:
     return f"{fold_names(change.nodes)}  "

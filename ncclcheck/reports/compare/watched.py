@@ -16,7 +16,7 @@ Sense = Literal["less", "more", "other"]
 
 
 @dataclass(frozen=True)
-class Watch:
+class WatchedFact:
     """One fact. worse: less, more, or `other` where no value is better than another.
 
     good: the only good value of a word. near: a smaller share of change is none. none: its absence is news too.
@@ -34,7 +34,7 @@ class Watch:
 
 
 @dataclass(frozen=True)
-class Count:
+class WatchedCounter:
     """One counter. bad: from so many more on it is for the worse. ever: it survives a restart of the machine."""
 
     path: str
@@ -55,8 +55,8 @@ class Part:
     path: str
     noun: str
     key: str = "name"
-    watches: tuple[Watch, ...] = ()
-    counts: tuple[Count, ...] = ()
+    watches: tuple[WatchedFact, ...] = ()
+    counts: tuple[WatchedCounter, ...] = ()
     counters: str = ""
     parts: tuple[Part, ...] = ()
     grave: bool = False
@@ -64,72 +64,72 @@ class Part:
 
 
 NODE = (
-    Watch("nccl.loaded.version", "NCCL version", none=True),
-    Watch("nccl.loaded.path", "libnccl in use"),
-    Watch("stack.torch", "torch version", none=True),
-    Watch("stack.torch_cuda", "CUDA of torch", none=True),
-    Watch("stack.driver", "NVIDIA driver", none=True),
-    Watch("stack.python", "Python version"),
-    Watch("stack.ncclcheck", "ncclcheck version"),
-    Watch("host.system", "operating system"),
-    Watch("host.kernel", "kernel"),
-    Watch("host.cores", "cores", "less"),
-    Watch("host.usable_cores", "usable cores", "less"),
-    Watch("host.memory", "memory", "less", unit="bytes", near=0.01),
-    Watch("host.memory_limit", "memory limit", "less", unit="bytes", near=0.01),
-    Watch("host.memlock.soft", "memlock limit"),
-    Watch("host.nofile.soft", "open files limit"),
-    Watch("host.shm.size", "/dev/shm", "less", unit="bytes", near=0.01),
-    Watch("host.clocksource", "clock source", good="tsc"),
-    Watch("system.cpu", "processor"),
-    Watch("gpus.usable", "GPUs usable by CUDA", "less", grave=True),
-    Watch("gpus.driver_cuda", "CUDA of the driver"),
-    Watch("gpus.nvml", "error of NVML", good="", grave=True),
-    Watch("gpus.chosen_by", "GPUs chosen by"),
-    Watch("rdma.libibverbs", "libibverbs", none=True),
-    Watch("rdma.open_driver", "NVIDIA's open kernel module"),
-    Watch("fabric.command_line", "kernel command line"),
-    Watch("fabric.numa_balancing", "automatic NUMA balancing"),
-    Watch("fabric.huge_pages.total", "huge pages"),
-    Watch("fabric.huge_pages.transparent", "transparent huge pages"),
+    WatchedFact("nccl.loaded.version", "NCCL version", none=True),
+    WatchedFact("nccl.loaded.path", "libnccl in use"),
+    WatchedFact("stack.torch", "torch version", none=True),
+    WatchedFact("stack.torch_cuda", "CUDA of torch", none=True),
+    WatchedFact("stack.driver", "NVIDIA driver", none=True),
+    WatchedFact("stack.python", "Python version"),
+    WatchedFact("stack.ncclcheck", "ncclcheck version"),
+    WatchedFact("host.system", "operating system"),
+    WatchedFact("host.kernel", "kernel"),
+    WatchedFact("host.cores", "cores", "less"),
+    WatchedFact("host.usable_cores", "usable cores", "less"),
+    WatchedFact("host.memory", "memory", "less", unit="bytes", near=0.01),
+    WatchedFact("host.memory_limit", "memory limit", "less", unit="bytes", near=0.01),
+    WatchedFact("host.memlock.soft", "memlock limit"),
+    WatchedFact("host.nofile.soft", "open files limit"),
+    WatchedFact("host.shm.size", "/dev/shm", "less", unit="bytes", near=0.01),
+    WatchedFact("host.clocksource", "clock source", good="tsc"),
+    WatchedFact("system.cpu", "processor"),
+    WatchedFact("gpus.usable", "GPUs usable by CUDA", "less", grave=True),
+    WatchedFact("gpus.driver_cuda", "CUDA of the driver"),
+    WatchedFact("gpus.nvml", "error of NVML", good="", grave=True),
+    WatchedFact("gpus.chosen_by", "GPUs chosen by"),
+    WatchedFact("rdma.libibverbs", "libibverbs", none=True),
+    WatchedFact("rdma.open_driver", "NVIDIA's open kernel module"),
+    WatchedFact("fabric.command_line", "kernel command line"),
+    WatchedFact("fabric.numa_balancing", "automatic NUMA balancing"),
+    WatchedFact("fabric.huge_pages.total", "huge pages"),
+    WatchedFact("fabric.huge_pages.transparent", "transparent huge pages"),
 )
 
 _GPU = (
-    Watch("model", "model"),
-    Watch("uuid", "card"),
-    Watch("trouble", "NVML's word", good="", grave=True),
-    Watch("recovery", "what the driver asks for", good="none", grave=True),
-    Watch("vbios", "VBIOS"),
-    Watch("memory_total", "memory", "less", unit="bytes", near=0.01),
-    Watch("ecc", "ECC", "less"),
-    Watch("mig", "MIG"),
-    Watch("compute_mode", "compute mode"),
-    Watch("persistence", "persistence mode"),
-    Watch("power_cap", "power limit", "less", unit="W", near=0.01),
-    Watch("clock_max", "greatest clock", "less", unit="MHz", near=0.01),
-    Watch("pcie_gen_max", "PCIe generation that is possible", "less"),
-    Watch("pcie_width", "PCIe lanes", "less"),
-    Watch("nvlinks.links", "NVLinks", "less"),
-    Watch("nvlinks.down", "NVLinks that are down", "more"),
-    Watch("nvlinks.speed_mbps", "NVLink speed", "less", unit="Mb/s"),
-    Watch("fabric.state", "registration with NVSwitch", good="completed", grave=True),
-    Watch("fabric.health", "health by NVSwitch"),
-    Watch("sram_exceeded", "SRAM errors beyond NVIDIA's limit", "more", grave=True),
-    Watch("remapped.pending", "row remapping that waits for a reset", "more"),
-    Watch("remapped.failed", "failed row remapping", "more", grave=True),
-    Watch("retired.pending", "pages that wait to be retired", "more"),
+    WatchedFact("model", "model"),
+    WatchedFact("uuid", "card"),
+    WatchedFact("trouble", "NVML's word", good="", grave=True),
+    WatchedFact("recovery", "what the driver asks for", good="none", grave=True),
+    WatchedFact("vbios", "VBIOS"),
+    WatchedFact("memory_total", "memory", "less", unit="bytes", near=0.01),
+    WatchedFact("ecc", "ECC", "less"),
+    WatchedFact("mig", "MIG"),
+    WatchedFact("compute_mode", "compute mode"),
+    WatchedFact("persistence", "persistence mode"),
+    WatchedFact("power_cap", "power limit", "less", unit="W", near=0.01),
+    WatchedFact("clock_max", "greatest clock", "less", unit="MHz", near=0.01),
+    WatchedFact("pcie_gen_max", "PCIe generation that is possible", "less"),
+    WatchedFact("pcie_width", "PCIe lanes", "less"),
+    WatchedFact("nvlinks.links", "NVLinks", "less"),
+    WatchedFact("nvlinks.down", "NVLinks that are down", "more"),
+    WatchedFact("nvlinks.speed_mbps", "NVLink speed", "less", unit="Mb/s"),
+    WatchedFact("fabric.state", "registration with NVSwitch", good="completed", grave=True),
+    WatchedFact("fabric.health", "health by NVSwitch"),
+    WatchedFact("sram_exceeded", "SRAM errors beyond NVIDIA's limit", "more", grave=True),
+    WatchedFact("remapped.pending", "row remapping that waits for a reset", "more"),
+    WatchedFact("remapped.failed", "failed row remapping", "more", grave=True),
+    WatchedFact("retired.pending", "pages that wait to be retired", "more"),
 )
 _GPU_COUNTS = (
-    Count("ecc_uncorrected_ever", "uncorrected ECC errors", ever=True, grave=True),
-    Count("ecc_corrected_ever", "corrected ECC errors", bad=1000, ever=True),
-    Count("remapped.uncorrectable", "rows remapped for uncorrectable errors", ever=True),
-    Count("remapped.correctable", "rows remapped for correctable errors", bad=2, ever=True),
-    Count("retired.double_bit", "pages retired for uncorrectable errors", ever=True),
-    Count("retired.single_bit", "pages retired for correctable errors", bad=2, ever=True),
-    Count("pcie_replays", "repeated PCIe packets", bad=1000),
-    Count("nvlinks.recoveries", "NVLink recoveries"),
-    Count("nvlinks.replays", "repeated NVLink packets", bad=1000),
-    Count("nvlinks.crc_errors", "NVLink checksum errors", bad=1000),
+    WatchedCounter("ecc_uncorrected_ever", "uncorrected ECC errors", ever=True, grave=True),
+    WatchedCounter("ecc_corrected_ever", "corrected ECC errors", bad=1000, ever=True),
+    WatchedCounter("remapped.uncorrectable", "rows remapped for uncorrectable errors", ever=True),
+    WatchedCounter("remapped.correctable", "rows remapped for correctable errors", bad=2, ever=True),
+    WatchedCounter("retired.double_bit", "pages retired for uncorrectable errors", ever=True),
+    WatchedCounter("retired.single_bit", "pages retired for correctable errors", bad=2, ever=True),
+    WatchedCounter("pcie_replays", "repeated PCIe packets", bad=1000),
+    WatchedCounter("nvlinks.recoveries", "NVLink recoveries"),
+    WatchedCounter("nvlinks.replays", "repeated NVLink packets", bad=1000),
+    WatchedCounter("nvlinks.crc_errors", "NVLink checksum errors", bad=1000),
 )
 
 # From so many more on, a port's counter is for the worse; the rest is told only.
@@ -152,11 +152,11 @@ _PORT = Part(
     "ports",
     "port",
     watches=(
-        Watch("state", "state", good="ACTIVE", grave=True),
-        Watch("physical", "physical state", good="LinkUp"),
-        Watch("rate_gbit", "rate", "less", unit="Gb/s"),
-        Watch("link_layer", "link layer"),
-        Watch("traffic_class", "traffic class"),
+        WatchedFact("state", "state", good="ACTIVE", grave=True),
+        WatchedFact("physical", "physical state", good="LinkUp"),
+        WatchedFact("rate_gbit", "rate", "less", unit="Gb/s"),
+        WatchedFact("link_layer", "link layer"),
+        WatchedFact("traffic_class", "traffic class"),
     ),
     counters="counters",
 )
@@ -178,10 +178,10 @@ PARTS = (
         "rdma.devices",
         "HCA",
         watches=(
-            Watch("model", "model"),
-            Watch("board", "board"),
-            Watch("firmware", "firmware"),
-            Watch("node_guid", "card"),
+            WatchedFact("model", "model"),
+            WatchedFact("board", "board"),
+            WatchedFact("firmware", "firmware"),
+            WatchedFact("node_guid", "card"),
         ),
         parts=(_PORT,),
         grave=True,
@@ -190,17 +190,17 @@ PARTS = (
         "network.interfaces",
         "interface",
         watches=(
-            Watch("running", "link", "less"),
-            Watch("up", "up", "less"),
-            Watch("speed_mbit", "speed", "less", unit="Mb/s"),
-            Watch("mtu", "MTU"),
-            Watch("driver", "driver"),
-            Watch("addresses", "addresses"),
-            Watch("members", "members"),
+            WatchedFact("running", "link", "less"),
+            WatchedFact("up", "up", "less"),
+            WatchedFact("speed_mbit", "speed", "less", unit="Mb/s"),
+            WatchedFact("mtu", "MTU"),
+            WatchedFact("driver", "driver"),
+            WatchedFact("addresses", "addresses"),
+            WatchedFact("members", "members"),
         ),
         counts=(
-            Count("packets.errors", "errors", bad=0.1, share_of="packets.packets"),
-            Count("packets.drops", "drops", bad=0.1, share_of="packets.packets"),
+            WatchedCounter("packets.errors", "errors", bad=0.1, share_of="packets.packets"),
+            WatchedCounter("packets.drops", "drops", bad=0.1, share_of="packets.packets"),
         ),
         of=_lasts,
     ),
@@ -208,17 +208,17 @@ PARTS = (
         "fabric.pci",
         "PCIe device",
         watches=(
-            Watch("link.width", "PCIe lanes", "less"),
-            Watch("link.most_gts", "PCIe rate that is possible", "less", unit="GT/s"),
-            Watch("numa_node", "NUMA node"),
-            Watch("iommu", "IOMMU"),
-            Watch("acs", "access control (ACS)"),
-            Watch("relaxed_ordering", "relaxed ordering"),
+            WatchedFact("link.width", "PCIe lanes", "less"),
+            WatchedFact("link.most_gts", "PCIe rate that is possible", "less", unit="GT/s"),
+            WatchedFact("numa_node", "NUMA node"),
+            WatchedFact("iommu", "IOMMU"),
+            WatchedFact("acs", "access control (ACS)"),
+            WatchedFact("relaxed_ordering", "relaxed ordering"),
         ),
         counts=(
-            Count("errors.fatal", "fatal PCIe errors", grave=True),
-            Count("errors.nonfatal", "uncorrectable PCIe errors"),
-            Count("errors.correctable", "correctable PCIe errors", bad=1000),
+            WatchedCounter("errors.fatal", "fatal PCIe errors", grave=True),
+            WatchedCounter("errors.nonfatal", "uncorrectable PCIe errors"),
+            WatchedCounter("errors.correctable", "correctable PCIe errors", bad=1000),
         ),
         of=_has_link_errors,
     ),

@@ -11,7 +11,7 @@ from ncclcheck.reports.text.words.fold import size
 _LONGEST_VALUE = 120
 
 
-def said(value: Any, unit: str = "") -> str:
+def shown(value: Any, unit: str = "") -> str:
     """A value with its unit; an unread one with the reason."""
     words = _said(value, unit) or "nothing"
     return words if len(words) <= _LONGEST_VALUE else words[: _LONGEST_VALUE - 4] + " ..."

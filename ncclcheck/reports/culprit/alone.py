@@ -66,7 +66,7 @@ class Late:
 
 
 @dataclass(frozen=True)
-class Slow:
+class Outlier:
     """One number that is an outlier among its peers. rank and device: None where it is the whole node's."""
 
     node: str
@@ -164,19 +164,19 @@ def _reason(fact: Lateness, lost_s: float, cpu: float, runqueue: float) -> Reaso
     return "unseen" if fact.runqueue_s is None else "idle"
 
 
-def slow_ranks(cluster: Cluster) -> list[Slow]:
+def slow_ranks(cluster: Cluster) -> list[Outlier]:
     """GPUs and hosts that are outliers among ranks of the same hardware."""
     percent = cluster.policy.thresholds.get("BEN015.percent", 85.0)
     models = _models(cluster)
     alike = by(cluster.measurements.rank_speeds, lambda rank: (rank.device[:4], models.get(rank.node, ())))
-    slows: list[Slow] = []
+    slows: list[Outlier] = []
     for metric in METRICS:
         for peers in alike.values():
             values = [
                 (peer, getattr(peer, metric)) for peer in peers if getattr(peer, metric) and _had_cores(peer)
             ]
             for speed, value, healthy in _outliers(values, percent):
-                slows.append(Slow(speed.node, speed.rank, speed.device, metric, value, healthy, len(values)))
+                slows.append(Outlier(speed.node, speed.rank, speed.device, metric, value, healthy, len(values)))
     return slows
 
 
@@ -194,16 +194,16 @@ def _models(cluster: Cluster) -> dict[str, tuple[str, ...]]:
     return models
 
 
-def slow_nodes(cluster: Cluster) -> list[Slow]:
+def slow_nodes(cluster: Cluster) -> list[Outlier]:
     """Nodes whose own ranks are slower with each other than those of other nodes."""
     percent = cluster.policy.thresholds.get("BEN016.percent", 85.0)
     models = _models(cluster)
     alike = by(cluster.measurements.node_speeds, lambda node: (node.ranks, node.bytes, models.get(node.node, ())))
-    slows: list[Slow] = []
+    slows: list[Outlier] = []
     for peers in alike.values():
         values = [(peer, peer.busbw_gb_s) for peer in peers if peer.busbw_gb_s and peer.waited <= _WAITED]
         for speed, value, healthy in _outliers(values, percent):
-            slows.append(Slow(speed.node, None, None, "busbw_gb_s", value, healthy, len(values)))
+            slows.append(Outlier(speed.node, None, None, "busbw_gb_s", value, healthy, len(values)))
     return slows
 
 
@@ -218,7 +218,7 @@ def _outliers(values: Sequence[tuple[T, float]], percent: float) -> list[tuple[T
     return [(peer, value, math.exp(middle)) for peer, value in values if math.log(value) < limit]
 
 
-def by_node(slow: Iterable[Slow]) -> dict[tuple[str, int | None], list[Slow]]:
+def by_node(slow: Iterable[Outlier]) -> dict[tuple[str, int | None], list[Outlier]]:
     """The outliers of each rank; None for those of the whole node."""
     return by(slow, lambda slow: (slow.node, slow.rank))
 

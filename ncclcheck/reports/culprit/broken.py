@@ -102,14 +102,14 @@ def _kept_waiting(cluster: Cluster) -> list[Culprit]:
     late = lost.late(run)
     code = "RUN002" if late and late[0].phase == "start" else "RUN003"
     states = lost.ended(late)
-    held = lost.held(run) if code == "RUN002" and not states else []
+    held = lost.stopped_launchers(run) if code == "RUN002" and not states else []
     if ends := lost.killed(run) or held:
         return [_node(end.node, [code], lost.ending(cluster, end)) for end in ends]
     if states:
         return _of_ranks(states, run.ranks, _ENDED, code)
     if run.silent or lost.by_defect(late):
         return []
-    if severed := cut.found(cluster, late):
+    if severed := cut.cut_node(cluster, late):
         return [_node(severed.node, [code], severed.words, _CUT)]
     if states := [rank for rank in lost.first_dead(cluster, late) if not rank.error]:
         return _of_ranks(states, run.ranks, _FIRST, code)

@@ -11,7 +11,7 @@ from msgspec import UNSET
 
 from ncclcheck.probes.facts import Cluster, replace
 from ncclcheck.reports.culprit import words
-from ncclcheck.reports.culprit.alone import Late, Slow, by_node, late_ranks, ranks_of, slow_nodes, slow_ranks
+from ncclcheck.reports.culprit.alone import Late, Outlier, by_node, late_ranks, ranks_of, slow_nodes, slow_ranks
 from ncclcheck.reports.culprit.broken import broken
 from ncclcheck.reports.culprit.machines import (
     exchanges_lacked_cores,
@@ -22,10 +22,10 @@ from ncclcheck.reports.culprit.machines import (
 )
 from ncclcheck.reports.culprit.own import by_own_environment
 from ncclcheck.reports.culprit.pairs import two
-from ncclcheck.reports.culprit.pairs.blame import FEW, Blame, blame, unexplained
+from ncclcheck.reports.culprit.pairs.blame import FEW, BlamedSuspect, blame, unexplained
 from ncclcheck.reports.culprit.pairs.groups import known_groups
 from ncclcheck.reports.culprit.pairs.islands import Islands, islands
-from ncclcheck.reports.culprit.pairs.samples import PERCENT, Samples, Way, ends_of, read
+from ncclcheck.reports.culprit.pairs.samples import PERCENT, OneWay, PairSamples, ends_of, read
 from ncclcheck.reports.culprit.slowed import Slowed, slowed_by_cause, slowed_by_loss
 from ncclcheck.reports.culprit.training import in_training
 from ncclcheck.reports.judgement.derived import derived
@@ -33,7 +33,7 @@ from ncclcheck.reports.judgement.findings import Culprit, Where
 from ncclcheck.reports.scale.naming import culprits as scale_culprits
 from ncclcheck.reports.subjects.failures.held_up import HeldUp
 from ncclcheck.reports.subjects.job.pairing import pairing
-from ncclcheck.reports.subjects.links.losses import Lost
+from ncclcheck.reports.subjects.links.losses import LostPackets
 from ncclcheck.reports.subjects.logs.flight import culprits as flight_culprits
 from ncclcheck.reports.text.words.fold import fold_names
 
@@ -79,7 +79,7 @@ def _recorded(cluster: Cluster) -> list[Culprit]:
 
 
 @dataclass(frozen=True)
-class Found:
+class PairCulprit:
     """A culprit that pairs of nodes show. slowness: the logarithm of it; None for two nodes.
 
     follows: the rule that found its cause before the job.
@@ -90,35 +90,36 @@ class Found:
     follows: str = ""
 
 
-def through_network(cluster: Cluster) -> list[Found]:
+def through_network(cluster: Cluster) -> list[PairCulprit]:
     """Culprits that pairs of nodes show; of two nodes, what differs between them. Known causes come first."""
     samples, guilty = _blamed(cluster)
     place = words.places(cluster)
     slowed = slowed_by_loss(cluster)
     known = [
-        Found(_lossy(slowed, slowed.cause, place), slowed.slowness, "NET009")
+        PairCulprit(_lossy(slowed, slowed.cause, place), slowed.slowness, "NET009")
         for slowed in slowed
-        if isinstance(slowed.cause, Lost)
+        if isinstance(slowed.cause, LostPackets)
     ]
     delayed = slowed_by_cause(cluster)
     known += [
-        Found(_held_up(slowed, cause, place), slowed.slowness, cause.code) for slowed, cause in _causes_of(delayed)
+        PairCulprit(_held_up(slowed, cause, place), slowed.slowness, cause.code)
+        for slowed, cause in _causes_of(delayed)
     ]
     slowed = [*slowed, *delayed]
     if len(samples.names) < FEW:
-        return known or [Found(culprit, None) for culprit in _of_two(cluster)]
+        return known or [PairCulprit(culprit, None) for culprit in _of_two(cluster)]
     guilty = _not_explained(cluster, samples, slowed) if slowed else guilty
     links = [guilt for guilt in guilty if guilt.suspect.part == "link"]
     many = len(links) >= max(_LINKS, len(samples.names) // 4)
     rest = [guilt for guilt in guilty if not many or guilt.suspect.part != "link"]
     rest = [guilt for guilt in rest if not _by_want_of_cores(cluster, guilt)]
-    founds = [Found(_culprit(guilt, samples, place), guilt.slowness) for guilt in rest]
+    founds = [PairCulprit(_culprit(guilt, samples, place), guilt.slowness) for guilt in rest]
     if not (known or founds or many) and (apart := islands(cluster.measurements.pairs)):
         return [_apart(apart)]
     return [*known, *founds, *([_many_links(links, samples)] if many else [])]
 
 
-def _by_want_of_cores(cluster: Cluster, guilt: Blame) -> bool:
+def _by_want_of_cores(cluster: Cluster, guilt: BlamedSuspect) -> bool:
     """Whether the want of cores alone may explain it."""
     return guilt.slowness < _BEYOND_CORES and exchanges_lacked_cores(cluster)
 
@@ -130,7 +131,7 @@ def without_cores(cluster: Cluster) -> list[Culprit]:
     return [_culprit(guilt, samples, place) for guilt in guilty if _by_want_of_cores(cluster, guilt)]
 
 
-def _not_explained(cluster: Cluster, samples: Samples, slowed: list[Slowed]) -> list[Blame]:
+def _not_explained(cluster: Cluster, samples: PairSamples, slowed: list[Slowed]) -> list[BlamedSuspect]:
     """Who is to blame for what is slow beside the pairs that lose packets.
 
     A link at one end of such a pair, and no slower, may have waited for it: it is judged once the loss is gone.
@@ -149,13 +150,13 @@ def _not_explained(cluster: Cluster, samples: Samples, slowed: list[Slowed]) -> 
 
 
 @derived
-def _blamed(cluster: Cluster) -> tuple[Samples, list[Blame]]:
+def _blamed(cluster: Cluster) -> tuple[PairSamples, list[BlamedSuspect]]:
     percent = cluster.policy.thresholds.get("BEN004.percent", PERCENT)
     samples = read(cluster.measurements.pairs, percent, usual_noise(cluster))
     return samples, blame(samples, known_groups(cluster))
 
 
-def seen_once(cluster: Cluster) -> list[Way]:
+def seen_once(cluster: Cluster) -> list[OneWay]:
     """Ways that were slow in their only measurement and that nobody explains; the slowest of each pair."""
     samples, guilty = _blamed(cluster)
     if len(samples.names) < FEW:
@@ -165,7 +166,7 @@ def seen_once(cluster: Cluster) -> list[Way]:
     return sorted({ends_of(way): way for way in once}.values(), key=lambda way: -way.slowness)
 
 
-def _culprit(guilt: Blame, samples: Samples, place: words.Place) -> Culprit:
+def _culprit(guilt: BlamedSuspect, samples: PairSamples, place: words.Place) -> Culprit:
     return Culprit(
         kind=words.kind(guilt.suspect),
         names=words.names(guilt.suspect, place),
@@ -193,7 +194,7 @@ def _held_up(slowed: Slowed, cause: HeldUp, place: words.Place) -> Culprit:
     )
 
 
-def _lossy(slowed: Slowed, lost: Lost, place: words.Place) -> Culprit:
+def _lossy(slowed: Slowed, lost: LostPackets, place: words.Place) -> Culprit:
     """A way, or a node, of which the loss is known from before the job."""
     nic = place(lost.node, None)
     return Culprit(
@@ -206,7 +207,7 @@ def _lossy(slowed: Slowed, lost: Lost, place: words.Place) -> Culprit:
     )
 
 
-def _apart(apart: Islands) -> Found:
+def _apart(apart: Islands) -> PairCulprit:
     """Groups that are fast within and slow to each other."""
     names = [fold_names(group) for group in apart.groups]
     culprit = Culprit(
@@ -218,10 +219,10 @@ def _apart(apart: Islands) -> Found:
         why=f"between {' and '.join(names)} at most {apart.across:.3g} GB/s get through, and within each at least "
         f"{apart.within:.3g} GB/s",
     )
-    return Found(culprit, apart.slowness)
+    return PairCulprit(culprit, apart.slowness)
 
 
-def _many_links(links: Sequence[Blame], samples: Samples) -> Found:
+def _many_links(links: Sequence[BlamedSuspect], samples: PairSamples) -> PairCulprit:
     """So many single links are no accident of cables: something between them is at fault."""
     names = sorted({name for link in links for name in link.suspect.names})
     slowest = max(links, key=lambda link: link.slowness)
@@ -234,7 +235,7 @@ def _many_links(links: Sequence[Blame], samples: Samples) -> Found:
         why=f"{len(links)} links between nodes that are fast with others are slow; the slowest "
         f"{words.numbers(slowest, samples)}",
     )
-    return Found(culprit, slowest.slowness)
+    return PairCulprit(culprit, slowest.slowness)
 
 
 def _of_two(cluster: Cluster) -> Iterable[Culprit]:
@@ -265,7 +266,7 @@ def wrong_of_two(cluster: Cluster) -> str:
     return words.of_two(slower)
 
 
-def unproven_of_two(cluster: Cluster) -> two.Slower | None:
+def unproven_of_two(cluster: Cluster) -> two.SlowerDirection | None:
     """A direction between two nodes that is slow, but too seldom measured or too little so to accuse anybody."""
     if len({name for pair in cluster.measurements.pairs for name in (pair.a, pair.b)}) != 2:
         return None
@@ -276,7 +277,7 @@ def unproven_of_two(cluster: Cluster) -> two.Slower | None:
 def _slow(cluster: Cluster) -> list[Culprit]:
     """Nodes of which all ranks are outliers, single GPUs, single ranks on CPUs."""
     slow, named = slow_ranks(cluster), []
-    of_node: dict[str, list[Slow]] = {}
+    of_node: dict[str, list[Outlier]] = {}
     for outlier in slow:
         of_node.setdefault(outlier.node, []).append(outlier)
     measured = ranks_of(cluster.measurements.rank_speeds)
@@ -303,7 +304,7 @@ def _slow(cluster: Cluster) -> list[Culprit]:
     ]
 
 
-def _alone(kind: words.Kind, name: str, where: Where, numbers: Sequence[Slow], code: str) -> Culprit:
+def _alone(kind: words.Kind, name: str, where: Where, numbers: Sequence[Outlier], code: str) -> Culprit:
     worst = min(number.percent for number in numbers)
     return Culprit(
         kind=kind,

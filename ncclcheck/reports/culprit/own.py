@@ -15,7 +15,7 @@ from ncclcheck.reports.culprit.machines import share_cores
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Culprit, Remedy, Where, you
 from ncclcheck.reports.subjects.failures import last_words, lost
-from ncclcheck.reports.subjects.failures.last_words import Told
+from ncclcheck.reports.subjects.failures.last_words import WordsMeaning
 from ncclcheck.reports.subjects.links.reached import closed_to
 from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES, assigned, reference
 
@@ -41,20 +41,20 @@ _HALF = 50.0  # per cent, from which a late or slow rank is a failure: BEN003.fa
 
 
 @dataclass(frozen=True)
-class Failure:
-    """How a node failed by itself. said: all that is known of its words; slow: it runs, and the others wait."""
+class OwnFailure:
+    """How a node failed by itself. words: all that is known of its words; slow: it runs, and the others wait."""
 
     node: str
     how: str
     explains: str
-    said: str = ""
-    told: Told | None = None
+    words: str = ""
+    meaning: WordsMeaning | None = None
     slow: bool = False
     mild: bool = False
 
 
 @dataclass(frozen=True)
-class Difference:
+class UnlikeOthers:
     """What a node has unlike all sound ones. name: of a variable; marks: what a dying process would say of it."""
 
     here: str
@@ -73,13 +73,13 @@ class Difference:
 class Accused:
     """A node that failed, and what it alone has that bears on it."""
 
-    failure: Failure
-    differences: list[Difference]
+    failure: OwnFailure
+    differences: list[UnlikeOthers]
 
     @property
     def named(self) -> bool:
         """Whether the last words of the failure name it."""
-        return any(difference.is_named_in(self.failure.said) for difference in self.differences)
+        return any(difference.is_named_in(self.failure.words) for difference in self.differences)
 
     @property
     def what(self) -> str:
@@ -117,7 +117,7 @@ def by_own_environment(cluster: Cluster) -> list[Culprit]:
     ]
 
 
-def _culprit(failure: Failure, code: str, why: str, confidence: float) -> Culprit:
+def _culprit(failure: OwnFailure, code: str, why: str, confidence: float) -> Culprit:
     return Culprit(
         kind="node",
         names=[failure.node],
@@ -128,14 +128,14 @@ def _culprit(failure: Failure, code: str, why: str, confidence: float) -> Culpri
     )
 
 
-def _hides(cluster: Cluster, failure: Failure) -> str:
+def _hides(cluster: Cluster, failure: OwnFailure) -> str:
     """The file in place of a module that the last words of a failure name."""
     lists = [at(node, "stack.hiding") for node in cluster.nodes if node.name == failure.node]
     paths = [file.path for listed in lists if not isinstance(listed, Unread) for file in listed]
-    return next((path for path in paths if path in failure.said), "")
+    return next((path for path in paths if path in failure.words), "")
 
 
-def _failures(cluster: Cluster) -> list[Failure]:
+def _failures(cluster: Cluster) -> list[OwnFailure]:
     """Of each node one: a process of it died by itself; where none did, it is slow by itself."""
     run = cluster.run
     if closed_to(cluster) or run.stopped_by == "signal":
@@ -143,13 +143,13 @@ def _failures(cluster: Cluster) -> list[Failure]:
     late = lost.late(run)
     code = "RUN002" if (late and late[0].phase == "start") or not run.ranks else "RUN003"
     failures = [
-        Failure(end.node, lost.ending(cluster, end), code, end.detail, lost.meaning(end))
+        OwnFailure(end.node, lost.ending(cluster, end), code, end.detail, lost.meaning(end))
         for end in lost.killed(run)
         if signal_name(-(end.exit or 0)) not in _FROM_OUTSIDE
     ]
     if not failures and not lost.killed(run):
         failures = [*_ranks_that_died(cluster, code)] or [
-            Failure(end.node, lost.ending(cluster, end), code, end.detail, lost.meaning(end))
+            OwnFailure(end.node, lost.ending(cluster, end), code, end.detail, lost.meaning(end))
             for end in run.ends
             if end.detail and end.exit and not lost.gave_up(end) and not late_elsewhere(cluster, end.node)
         ]
@@ -162,49 +162,49 @@ def late_elsewhere(cluster: Cluster, node: str) -> bool:
     return bool(late) and all(rank.node != node for rank in late)
 
 
-def _ranks_that_died(cluster: Cluster, code: str) -> Iterator[Failure]:
+def _ranks_that_died(cluster: Cluster, code: str) -> Iterator[OwnFailure]:
     run = cluster.run
     for rank in lost.by_themselves(lost.late(run)):
         if signal_name(-(rank.exit or 0)) in _FROM_OUTSIDE:
             continue
         detail = rank.error or "\n".join(end.detail for end in run.ends if end.node == rank.node)
         how = f"rank {rank.rank}, {lost.how(rank)}, {lost.where(rank)}"
-        yield Failure(rank.node, how, code, detail, lost.meaning_of(rank, run))
+        yield OwnFailure(rank.node, how, code, detail, lost.meaning_of(rank, run))
 
 
-def _slow(cluster: Cluster) -> Iterator[Failure]:
+def _slow(cluster: Cluster) -> Iterator[OwnFailure]:
     for late_rank in late_ranks(cluster):
         how = f"rank {late_rank.fact.rank} {words.late(late_rank)}"
-        yield Failure(late_rank.fact.node, how, "BEN003", slow=True, mild=100 * late_rank.share < _HALF)
+        yield OwnFailure(late_rank.fact.node, how, "BEN003", slow=True, mild=100 * late_rank.share < _HALF)
     if not share_cores(cluster):
         for code, slows in (("BEN015", slow_ranks(cluster)), ("BEN016", slow_nodes(cluster))):
             for slow in slows:
-                yield Failure(slow.node, words.slow(slow), code, slow=True, mild=slow.percent >= _HALF)
+                yield OwnFailure(slow.node, words.slow(slow), code, slow=True, mild=slow.percent >= _HALF)
 
 
-def _bearing(failure: Failure, differences: Sequence[Difference]) -> list[Difference]:
+def _bearing(failure: OwnFailure, differences: Sequence[UnlikeOthers]) -> list[UnlikeOthers]:
     """Those that its words name; else those that are known to do such a thing."""
-    if named := [difference for difference in differences if difference.is_named_in(failure.said)]:
+    if named := [difference for difference in differences if difference.is_named_in(failure.words)]:
         return named
     if failure.slow:
         return [difference for difference in differences if _SLOWS.fullmatch(difference.name)]
-    if failure.told is not None:
-        bears = failure.told.bears
+    if failure.meaning is not None:
+        bears = failure.meaning.bears
         return [
             difference
             for difference in differences
             if bears and difference.name and re.fullmatch(bears, difference.name)
         ]
-    if re.search(r"\w(?:Error|Exception)\b", failure.said):
+    if re.search(r"\w(?:Error|Exception)\b", failure.words):
         return [
             difference
             for difference in differences
-            if difference.name and f"{difference.name.partition('_')[0].lower()} " in f"{failure.said.lower()} "
+            if difference.name and f"{difference.name.partition('_')[0].lower()} " in f"{failure.words.lower()} "
         ]
     return [difference for difference in differences if _CRASHES.fullmatch(difference.name)]
 
 
-def _differences(node: Node, sound: Sequence[Node]) -> Iterator[Difference]:
+def _differences(node: Node, sound: Sequence[Node]) -> Iterator[UnlikeOthers]:
     """Where the healthy nodes agree and this one differs."""
     mine, theirs = variables(node), [variables(node) for node in sound]
     for name in sorted({*mine, *(name for each in theirs for name in each)}):
@@ -220,7 +220,7 @@ def _is_no_matter(name: str) -> bool:
     return own_by_nature or bool(_NO_MATTER.fullmatch(name))
 
 
-def _of_variable(node: str, name: str, here: str | None, others: str | None) -> Difference:
+def _of_variable(node: str, name: str, here: str | None, others: str | None) -> UnlikeOthers:
     find = you(
         "Where no job script sets it, find what does on that node.",
         f"grep -rsn {quote(name)} {STARTUP_FILES}  # on {node}",
@@ -233,7 +233,7 @@ def _of_variable(node: str, name: str, here: str | None, others: str | None) -> 
             text, f"export {assigned(name, others) if _is_plain(others) else f'{name}={others!r}'}  # on {node}"
         )
     marks = [mark for mark in (here, others) if mark and len(mark) >= _LEAST_MARK and not mark.isdigit()]
-    return Difference(
+    return UnlikeOthers(
         here=f"{name} is not set" if here is None else assigned(name, here),
         others="not set" if others is None else assigned(name, others),
         source="environment",
@@ -257,12 +257,12 @@ _INSTALLED = (
 )
 
 
-def _installed(node: Node, sound: Sequence[Node]) -> Iterator[Difference]:
+def _installed(node: Node, sound: Sequence[Node]) -> Iterator[UnlikeOthers]:
     for path, words_for_it, marks in _INSTALLED:
         here, others = _read(node, path), {_read(node, path) for node in sound}
         if len(others) == 1 and here not in others and "" not in (here, *others):
             other = next(iter(others))
-            yield Difference(
+            yield UnlikeOthers(
                 here=words_for_it.format(here),
                 others=words_for_it.format(other),
                 source=path,

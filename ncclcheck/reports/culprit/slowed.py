@@ -10,11 +10,11 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.culprit.machines import lack_cores, usual_noise
 from ncclcheck.reports.culprit.pairs import two
 from ncclcheck.reports.culprit.pairs.blame import FEW
-from ncclcheck.reports.culprit.pairs.samples import PERCENT, Ends, Samples, Way, ends_of, read, slowness_at
+from ncclcheck.reports.culprit.pairs.samples import PERCENT, Ends, OneWay, PairSamples, ends_of, read, slowness_at
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.failures.held_up import HeldUp, held_up, in_the_job
 from ncclcheck.reports.subjects.links import losses
-from ncclcheck.reports.subjects.links.losses import Lost
+from ncclcheck.reports.subjects.links.losses import LostPackets
 
 _LEAST_TIMES = 2  # once is an accident: a burst hits one measurement in a hundred
 
@@ -23,8 +23,8 @@ _LEAST_TIMES = 2  # once is an accident: a burst hits one measurement in a hundr
 class Slowed:
     """A cause, and the ways of the job that it made slow. slowness: that of the worst of them."""
 
-    cause: Lost | HeldUp
-    ways: tuple[Way, ...]
+    cause: LostPackets | HeldUp
+    ways: tuple[OneWay, ...]
     slowness: float
 
     @property
@@ -51,12 +51,12 @@ def slowed_by_loss(cluster: Cluster) -> list[Slowed]:
     return [Slowed(lost, tuple(ways), max(slow[way] for way in ways)) for lost, ways in explained if ways]
 
 
-def _loses(lost: Lost, way: Way) -> bool:
+def _loses(lost: LostPackets, way: OneWay) -> bool:
     loss = lost.by_pair.get((way.source, way.target))
     return loss is not None and loss.lost > 0
 
 
-def _slow_ways(cluster: Cluster, causes: Sequence[HeldUp] = ()) -> dict[Way, float]:
+def _slow_ways(cluster: Cluster, causes: Sequence[HeldUp] = ()) -> dict[OneWay, float]:
     """The slow ways of the job with their slowness; of two nodes the slower direction.
 
     One exchange that was far slower is enough where a cause for it was seen before.
@@ -76,7 +76,7 @@ def _slow_ways(cluster: Cluster, causes: Sequence[HeldUp] = ()) -> dict[Way, flo
     }
 
 
-def _is_slow(samples: Samples, way: Way, least: float) -> bool:
+def _is_slow(samples: PairSamples, way: OneWay, least: float) -> bool:
     return way.times >= _LEAST_TIMES and way.slowness >= max(least, samples.least(way.times))
 
 

@@ -9,11 +9,11 @@ from typing import Literal
 from msgspec import UNSET
 
 from ncclcheck.probes.facts import Cluster, Node, at, value_or
-from ncclcheck.reports.culprit.alone import METRICS, Late, Slow
-from ncclcheck.reports.culprit.pairs.blame import Blame
-from ncclcheck.reports.culprit.pairs.samples import Samples, repeats
+from ncclcheck.reports.culprit.alone import METRICS, Late, Outlier
+from ncclcheck.reports.culprit.pairs.blame import BlamedSuspect
+from ncclcheck.reports.culprit.pairs.samples import PairSamples, repeats
 from ncclcheck.reports.culprit.pairs.suspects import Suspect
-from ncclcheck.reports.culprit.pairs.two import Slower
+from ncclcheck.reports.culprit.pairs.two import SlowerDirection
 from ncclcheck.reports.judgement.findings import Where
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.words.fold import duration, flops, fold_names
@@ -80,14 +80,14 @@ def where(suspect: Suspect, place: Place) -> list[Where]:
     return [Where(node=name) for name in suspect.names]
 
 
-def confidence(blame: Blame, samples: Samples) -> float:
+def confidence(blame: BlamedSuspect, samples: PairSamples) -> float:
     """An order, no probability: how far above the limit, and how often and with how many seen."""
     above = blame.slowness / samples.least(blame.seen) - 1
     spare = blame.seen - repeats(2 * len(samples.names))
     return round(min(0.99, 0.8 + 0.1 * min(1.0, above) + 0.02 * max(0, min(5, spare))), 2)
 
 
-def numbers(blame: Blame, samples: Samples) -> str:
+def numbers(blame: BlamedSuspect, samples: PairSamples) -> str:
     """`reaches 6.1 of 11.8 GB/s (52 %)`, or that nothing arrived."""
     if blame.is_dead:
         return "carries nothing"
@@ -95,7 +95,7 @@ def numbers(blame: Blame, samples: Samples) -> str:
     return f"reaches {speed:.3g} of {samples.healthy_gb_s:.3g} GB/s ({100 * math.exp(-blame.slowness):.0f} %)"
 
 
-def what(blame: Blame, samples: Samples) -> str:
+def what(blame: BlamedSuspect, samples: PairSamples) -> str:
     """One sentence: how slow, in which direction, seen with whom."""
     suspect, words = blame.suspect, numbers(blame, samples)
     rail = f" on rail {suspect.rail}" if suspect.rail is not None and suspect.part in ("link", "fabric") else ""
@@ -114,7 +114,7 @@ def what(blame: Blame, samples: Samples) -> str:
     return f"{words} {way}, with each of {blame.partners} partners that are fast with others"
 
 
-def of_two(slower: Slower) -> str:
+def of_two(slower: SlowerDirection) -> str:
     """The slower direction between two nodes."""
     way, rail = slower.way, f" on rail {slower.way.rail}" if slower.rails > 1 else ""
     return f"{way.source} to {way.target}{rail} carries {100 * slower.share:.0f} % of what the best way does"
@@ -139,12 +139,12 @@ def _percent(seconds: float | None, of: float) -> str:
     return "unread" if seconds is None else f"{100 * seconds / of:.0f} %"
 
 
-def slow(one: Slow) -> str:
+def slow(outlier: Outlier) -> str:
     """The rank's number, and that which its peers reach, with unit and per cent."""
-    name = METRICS.get(one.metric, "all_reduce among its own ranks")
-    scale, unit = flops(one.healthy) if one.metric == "matmul_gflop_s" else (1.0, "GB/s")
-    peers = f"the {_figure(one.healthy / scale)} that {one.peers} peers reach"
-    return f"{name}: {_figure(one.value / scale)} {unit}, {one.percent:.0f} % of {peers}"
+    name = METRICS.get(outlier.metric, "all_reduce among its own ranks")
+    scale, unit = flops(outlier.healthy) if outlier.metric == "matmul_gflop_s" else (1.0, "GB/s")
+    peers = f"the {_figure(outlier.healthy / scale)} that {outlier.peers} peers reach"
+    return f"{name}: {_figure(outlier.value / scale)} {unit}, {outlier.percent:.0f} % of {peers}"
 
 
 def _figure(value: float) -> str:

@@ -16,7 +16,7 @@ from ncclcheck.probes.facts import (
     Unread,
     replace,
 )
-from ncclcheck.reports.expect.bounds import Bound, Ground, bound, ground
+from ncclcheck.reports.expect.bounds import BandwidthBound, Ground, bound, ground
 from ncclcheck.reports.expect.fit import fit, is_large, reached
 
 # Per cent of the bound below which BEN002 warns and fails, by what carries the data; its page says why.
@@ -30,7 +30,7 @@ class Outlook:
     op: str
     rows: list[Collective]
     fit: Fit | None
-    bound: Bound | None
+    bound: BandwidthBound | None
     warn_percent: float = 0.0
     fail_percent: float = 0.0
 

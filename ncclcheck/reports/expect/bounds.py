@@ -21,7 +21,7 @@ _EXCHANGES = (*_RINGS, "gather", "scatter")
 
 
 @dataclass(frozen=True)
-class Bound:
+class BandwidthBound:
     """busbw in GB/s. usual: what shares are of, None where no healthy cluster tells (`unusual` says why).
 
     best: what the best algorithm may reach; limit: what nothing passes, None where a burst is all that is known.
@@ -92,14 +92,14 @@ def _collnet(node: Node) -> bool:
     return parse_int(values(node).get("NCCL_COLLNET_ENABLE", "")).value not in (None, 0)
 
 
-def bound(on: Ground, op: str) -> Bound | None:
+def bound(on: Ground, op: str) -> BandwidthBound | None:
     """The bound of an operation; None for one that has no bus bandwidth."""
     if op not in (*_EXCHANGES, "all_to_all", "broadcast", "reduce", "sendrecv"):
         return None
     return _between(on, on.network, op) if on.network else _alone(on, on.within, op) if on.within else None
 
 
-def _between(on: Ground, network: Rate, op: str) -> Bound:
+def _between(on: Ground, network: Rate, op: str) -> BandwidthBound:
     """Several nodes: the network, and on the way to it the GPUs of a node."""
     rate = network.gb_s
     most = {"all_to_all": formulas.all_to_all(rate, on.ranks, on.nodes)}
@@ -115,7 +115,7 @@ def _between(on: Ground, network: Rate, op: str) -> Bound:
         nearest = limit if on.within.nvlink else on.within.most(op)
         basis += f"; {on.within.text}" if min(widest, nearest) < best else ""
         best, limit = min(best, widest, nearest), min(limit, nearest)
-    return Bound(
+    return BandwidthBound(
         carrier=network.carrier,
         best=best,
         basis=basis,
@@ -143,14 +143,14 @@ def _widened(on: Ground, busbw: float) -> float:
     return formulas.widened(busbw, on.own, on.ranks)
 
 
-def _alone(on: Ground, within: Inside, op: str) -> Bound:
+def _alone(on: Ground, within: Inside, op: str) -> BandwidthBound:
     """One node: NVLink or PCIe."""
     reduces = op == "all_reduce" and within.in_switch is not None and not _forced(on.algorithms, op)
     usual = within.in_switch if reduces else within.ring
     unusual = within.unusual or ("" if op in _RINGS else f"no figures of healthy nodes are known for {op}")
     limit = within.most(op)
     published = max(within.ring or 0.0, (within.in_switch or 0.0) if op == "all_reduce" else 0.0)
-    return Bound(
+    return BandwidthBound(
         carrier="nvlink",
         best=published if published and op in _RINGS else limit,
         basis=within.text,

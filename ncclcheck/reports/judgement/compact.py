@@ -34,7 +34,7 @@ class LikeEntry(Struct, frozen=True, kw_only=True):
     differs: dict[str, Any]
 
 
-class _Entry(Struct, frozen=True, kw_only=True):
+class _EitherForm(Struct, frozen=True, kw_only=True):
     """Either form, as it is read."""
 
     name: str
@@ -43,12 +43,12 @@ class _Entry(Struct, frozen=True, kw_only=True):
     differs: dict[str, msgspec.Raw] = {}
 
 
-class Unreadable(ValueError):
+class UnreadableNodes(ValueError):
     """The nodes of a saved file cannot be read; the text names the field and what is allowed there."""
 
 
 def nodes(entries: Sequence[msgspec.Raw], kinds: Kinds) -> list[Node]:
-    """The nodes of a saved file; what they have in common is one object. Raises Unreadable."""
+    """The nodes of a saved file; what they have in common is one object. Raises UnreadableNodes."""
     whole: dict[str, tuple[Node, int]] = {}
     made_once = Once()
     restored: list[Node] = []
@@ -61,21 +61,21 @@ def nodes(entries: Sequence[msgspec.Raw], kinds: Kinds) -> list[Node]:
             whole[entry.name] = made, len(memoryview(entry.facts))
         elif entry.like not in whole:
             which = f"like {entry.like!r}, which is no node before it that is written whole" if entry.like else ""
-            raise Unreadable(f"$.nodes[{place}]: it has no facts" + (f" and is {which}" if which else ""))
+            raise UnreadableNodes(f"$.nodes[{place}]: it has no facts" + (f" and is {which}" if which else ""))
         else:
             prototype, its_size = whole[entry.like]
             size += its_size
             try:
                 made = msgspec.structs.replace(applied(prototype, entry.differs, made_once), name=entry.name)
             except NotAlike as error:
-                raise Unreadable(f"$.nodes[{place}].differs: {error}") from None
+                raise UnreadableNodes(f"$.nodes[{place}].differs: {error}") from None
         if size > _MOST:
-            raise Unreadable(f"$.nodes: they stand for more than {_MOST / 2**30:.0f} GiB of facts")
+            raise UnreadableNodes(f"$.nodes: they stand for more than {_MOST / 2**30:.0f} GiB of facts")
         restored.append(made)
     return restored
 
 
-_entry: msgspec.json.Decoder[_Entry] = msgspec.json.Decoder(_Entry)
+_entry: msgspec.json.Decoder[_EitherForm] = msgspec.json.Decoder(_EitherForm)
 _node: msgspec.json.Decoder[Node] = msgspec.json.Decoder(Node)
 
 
@@ -83,9 +83,9 @@ def _decoded(data: msgspec.Raw, place: str, decoder: msgspec.json.Decoder[Any]) 
     try:
         return decoder.decode(data)
     except msgspec.ValidationError as error:
-        raise Unreadable(str(error).replace("`$", f"`{place}", 1)) from None
+        raise UnreadableNodes(str(error).replace("`$", f"`{place}", 1)) from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise Unreadable(f"{place}: {error}") from None
+        raise UnreadableNodes(f"{place}: {error}") from None
 
 
 def entries(listed: Iterable[tuple[str, Node]]) -> list[msgspec.Raw]:
@@ -93,7 +93,7 @@ def entries(listed: Iterable[tuple[str, Node]]) -> list[msgspec.Raw]:
     kinds = Kinds()
     made = []
     for name, node in listed:
-        prototype, _, differs = kinds.told(node)
+        prototype, _, differs = kinds.compared(node)
         if prototype is None:
             entry: object = {"name": name, "facts": node}
         else:

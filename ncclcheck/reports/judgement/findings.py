@@ -139,12 +139,12 @@ class Culprit(Struct, frozen=True, kw_only=True):
 
 def you(text: str, *commands: str) -> Remedy:
     """A remedy within the user's reach."""
-    return Remedy(who="you", text=touched.said(text, commands), commands=list(commands))
+    return Remedy(who="you", text=touched.with_touched(text, commands), commands=list(commands))
 
 
 def admin(text: str, *commands: str) -> Remedy:
     """A remedy that needs the node's administrator; what it touches beyond the job stands in its text."""
-    return Remedy(who="admin", text=touched.said(text, commands), commands=list(commands))
+    return Remedy(who="admin", text=touched.with_touched(text, commands), commands=list(commands))
 
 
 def seen(source: str, value: object, event: int | UnsetType = UNSET) -> Evidence:

@@ -14,7 +14,7 @@ from ncclcheck.reports.judgement import compact
 from ncclcheck.reports.judgement.decision import Outcome
 from ncclcheck.reports.judgement.findings import Culprit, State, Verdict
 from ncclcheck.reports.judgement.rule import OWN_FAMILIES, all_rules
-from ncclcheck.reports.subjects.logs.answer.story import Diagnosis
+from ncclcheck.reports.subjects.logs.answer.story import LogDiagnosis
 from ncclcheck.reports.text.words.visible import in_json
 
 SCHEMA = 1  # of the document; rises by one when an older ncclcheck would misread what is written
@@ -82,7 +82,7 @@ class Document(Struct, frozen=True, kw_only=True):
     culprits: list[Culprit] = field(default_factory=list)
     measurements: Measurements
     recommendations: list[Recommendation] = field(default_factory=list)
-    diagnosis: Diagnosis | None = None
+    diagnosis: LogDiagnosis | None = None
 
 
 def encode(document: Document) -> bytes:
@@ -131,11 +131,11 @@ def schema() -> dict[str, Any]:
     return definition
 
 
-class _Head(Struct):
+class _DocumentHead(Struct):
     schema: int
 
 
-class _Saved(Struct, kw_only=True):
+class _SavedForm(Struct, kw_only=True):
     """What is taken from a saved file: never its verdicts."""
 
     command: Word
@@ -159,21 +159,21 @@ class Saved(Struct, frozen=True, kw_only=True):
 
 def decode(data: bytes, policy: Policy, kinds: Kinds | None = None) -> Saved:
     """Read a saved document. kinds: of nodes in other documents, to be shared with. Raises DocumentError."""
-    head = _parsed(data, _Head)
+    head = _parsed(data, _DocumentHead)
     if head.schema > SCHEMA:
         raise DocumentError(
             f"schema {head.schema} is newer than this version reads (up to {SCHEMA}); update ncclcheck"
         )
     if head.schema < 1:
         raise DocumentError(f"schema {head.schema} does not exist (1 to {SCHEMA})")
-    saved = _parsed(data, _Saved)
+    saved = _parsed(data, _SavedForm)
     if saved.command not in (known := _commands()):
         raise DocumentError(
             f"command: {saved.command!r} is none that saves results; allowed are {', '.join(known)}"
         )
     try:
         nodes = compact.nodes(saved.nodes, kinds or Kinds())
-    except compact.Unreadable as error:
+    except compact.UnreadableNodes as error:
         raise DocumentError(f"not a document of ncclcheck: {error}") from None
     names = [node.name for node in nodes]
     if not names and not saved.run.silent and saved.command not in OWN_FAMILIES:

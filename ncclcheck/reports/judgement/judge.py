@@ -29,7 +29,7 @@ _UNSEEN = {"denied", "no_tool", "recorded", "timed_out", "broken"}
 
 
 @dataclass
-class _Case:
+class _JudgedCluster:
     """The cluster before the judge, and what has been found so far."""
 
     cluster: Cluster
@@ -62,7 +62,7 @@ class _Subjects:
 
 def judge(cluster: Cluster, rules: Iterable[Rule] | None = None) -> list[Verdict]:
     """One verdict a rule, sorted by code. Never raises for what a rule does."""
-    case = _Case(cluster)
+    case = _JudgedCluster(cluster)
     for rule in sorted(_of(cluster) if rules is None else rules, key=lambda r: (r.last, bool(r.ground), r.code)):
         case.verdicts[rule.code] = _judge_one(rule, case)
     fitted = [doing_without.fitted(cluster, verdict) for _, verdict in sorted(case.verdicts.items())]
@@ -87,7 +87,7 @@ def _covers(cluster: Cluster) -> set[str]:
     return {"preflight", "bench", "smoke", *(["data"] if read.data else []), *(["script"] if read.script else [])}
 
 
-def _judge_one(rule: Rule, case: _Case) -> Verdict:
+def _judge_one(rule: Rule, case: _JudgedCluster) -> Verdict:
     if rule.commands and not _covers(case.cluster) & {*rule.commands}:
         return _verdict(rule, [], f"judged by {' and '.join(rule.commands)} only")
     if rule.between_machines and case.cluster.job.simulated:
@@ -151,7 +151,7 @@ def _noun(rule: Rule) -> str:
     return rule.over.rsplit(".", 1)[-1]
 
 
-def _select(rule: Rule, case: _Case) -> _Subjects:
+def _select(rule: Rule, case: _JudgedCluster) -> _Subjects:
     """Take out of the cluster what the rule may not judge, and count what is left."""
     cluster = replace(case.cluster, crashes=case.crashes) if rule.last else case.cluster
     if not rule.over.startswith("nodes"):

@@ -10,19 +10,19 @@ from ncclcheck.reports.judgement.rule import NothingToJudge
 
 
 @dataclass(frozen=True)
-class Count:
+class RequiredCount:
     """How many of a thing a node has, and where that stands."""
 
     node: str
     thing: str
     wanted: int
-    found: int | Unread
+    actual: int | Unread
     source: str
 
     @property
     def enough(self) -> bool:
         """Whether as many were seen as are required."""
-        return not isinstance(self.found, Unread) and self.found >= self.wanted
+        return not isinstance(self.actual, Unread) and self.actual >= self.wanted
 
     @property
     def where(self) -> Where:
@@ -38,9 +38,9 @@ def required(cluster: Cluster, what: str) -> int:
     return max(counts)
 
 
-def too_few(count: Count, *, why: str, fix: list[Remedy]) -> Finding:
+def too_few(count: RequiredCount, *, why: str, fix: list[Remedy]) -> Finding:
     """The failure of one node."""
-    number = count.found
+    number = count.actual
     if isinstance(number, Unread):
         what, value = f"none of the {count.wanted} required {count.thing}s is there: {number.why}", number.why
         if number.kind != "absent":

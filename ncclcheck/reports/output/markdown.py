@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.job import trial_text, tuning_text
 from ncclcheck.reports.subjects.logs.answer import story_text
 from ncclcheck.reports.subjects.training import steps_text
 from ncclcheck.reports.text import closing, summary, table
-from ncclcheck.reports.text.groups import Block, blocks
+from ncclcheck.reports.text.groups import FindingBlock, blocks
 from ncclcheck.reports.text.headings import heading
 from ncclcheck.reports.text.words.fold import fold_names
 from ncclcheck.reports.text.words.visible import in_line, visible
@@ -79,7 +79,7 @@ def _head(document: Document) -> str:
     return "\n\n".join(lines)
 
 
-def _block(block: Block) -> str:
+def _block(block: FindingBlock) -> str:
     head = heading(block)
     parts = [f"### {block.state.word} {fold_names(block.codes)} {_plain(head.text)}"]
     if head.below:

@@ -16,7 +16,7 @@ from ncclcheck.reports.subjects.logs.answer import story_text
 from ncclcheck.reports.subjects.training import steps_text
 from ncclcheck.reports.text import block_text, closing, details, recommend_text, summary, table
 from ncclcheck.reports.text.block_text import Style
-from ncclcheck.reports.text.groups import MOST, Block, blocks, order, ranked
+from ncclcheck.reports.text.groups import MOST, FindingBlock, blocks, order, ranked
 from ncclcheck.reports.text.words.fold import fold_names
 from ncclcheck.reports.text.words.visible import in_line
 from ncclcheck.reports.text.words.wrapping import wrapped
@@ -71,7 +71,7 @@ def _cut(words: str) -> str:
     return line if len(line) <= _SHORT else line[:_SHORT] + " ..."
 
 
-def _blocks(document: Document, style: Style) -> Iterator[Block]:
+def _blocks(document: Document, style: Style) -> Iterator[FindingBlock]:
     return blocks(document, _shown(style), whole=style.verbose)
 
 
@@ -81,7 +81,7 @@ def _shown(style: Style) -> list[State]:
     return [*states, State.OK] if style.verbose else states
 
 
-def _told(block: Block, document: Document, style: Style) -> bool:
+def _told(block: FindingBlock, document: Document, style: Style) -> bool:
     """Symptoms stand in the list of causes; where one of those is exact, their pages are not repeated."""
     causes = document.diagnosis.causes if document.diagnosis else []
     exact = bool(causes) and causes[0].code not in flagged("symptom")

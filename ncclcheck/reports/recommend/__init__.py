@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, NotKnown
 from ncclcheck.reports.judgement.findings import Verdict
 from ncclcheck.reports.judgement.jsondoc import Recommendation
 from ncclcheck.reports.judgement.rule import NothingToJudge
-from ncclcheck.reports.recommend.advice import Action, Found, SettingRule
+from ncclcheck.reports.recommend.advice import Action, Proposal, SettingRule
 from ncclcheck.reports.recommend.settings import (
     hcas,
     inside,
@@ -45,12 +45,12 @@ class Advice:
     """What one rule found."""
 
     rule: SettingRule
-    found: Found
+    proposal: Proposal
 
     @property
     def action(self) -> Action:
         """That of the finding, else of its rule."""
-        return self.found.action or self.rule.action
+        return self.proposal.action or self.rule.action
 
 
 def recommend(cluster: Cluster, verdicts: Sequence[Verdict]) -> list[Recommendation]:
@@ -74,7 +74,7 @@ def advice(site: Site) -> list[Advice]:
     """One advice a variable: what is proved goes before what is to be tried, the first rule before the others."""
     chosen: dict[str, Advice] = {}
     for advised in sorted(_all(site), key=lambda advised: _ORDER.index(advised.action)):
-        chosen.setdefault(advised.found.variable, advised)
+        chosen.setdefault(advised.proposal.variable, advised)
     return [*chosen.values()]
 
 
@@ -87,15 +87,15 @@ def _all(site: Site) -> Iterator[Advice]:
                 yield Advice(rule, proposal)
 
 
-def _found(rule: SettingRule, site: Site) -> list[Found]:
+def _found(rule: SettingRule, site: Site) -> list[Proposal]:
     """What a rule finds; a fact that was not read calls for nothing."""
-    founds: list[Found] = []
+    founds: list[Proposal] = []
     with suppress(NotKnown, NothingToJudge):
         founds.extend(rule.find(site))
     return founds
 
 
-def _changes_nothing(site: Site, proposal: Found) -> bool:
+def _changes_nothing(site: Site, proposal: Proposal) -> bool:
     """Whether it is in force everywhere already, or what is taken without it."""
     if proposal.value is None or proposal.action == "keep":
         return False
@@ -105,7 +105,7 @@ def _changes_nothing(site: Site, proposal: Found) -> bool:
 
 
 def _recommendation(site: Site, advised: Advice) -> Recommendation:
-    rule, proposal = advised.rule, advised.found
+    rule, proposal = advised.rule, advised.proposal
     return Recommendation(
         variable=proposal.variable,
         action=advised.action,

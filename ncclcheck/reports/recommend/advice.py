@@ -14,7 +14,7 @@ MANY_NODES = 16  # from there on a failure is a matter of days, not of chance (T
 
 
 @dataclass(frozen=True)
-class Found:
+class Proposal:
     """A setting that the facts of this cluster call for. value: None takes the variable away.
 
     action: where it is another one than its rule's.
@@ -27,7 +27,7 @@ class Found:
     action: Action | None = None
 
 
-Find = Callable[[Site], Iterator[Found]]
+Find = Callable[[Site], Iterator[Proposal]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,10 +78,10 @@ def _dotted(version: Version | None) -> str:
 def without(*names: str, why: str, when: When | None = None, only: Callable[[Site], bool] | None = None) -> Find:
     """Take these variables away from the nodes to which `when` objects, where `only` holds for the site."""
 
-    def find(site: Site) -> Iterator[Found]:
+    def find(site: Site) -> Iterator[Proposal]:
         for name in names if only is None or only(site) else ():
-            if evidence := site.held(name, when):
-                yield Found(name, None, why, evidence)
+            if evidence := site.values_of(name, when):
+                yield Proposal(name, None, why, evidence)
 
     return find
 

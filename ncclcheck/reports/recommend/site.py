@@ -19,7 +19,7 @@ from ncclcheck.reports.text.words.fold import fold_names
 
 
 @dataclass(frozen=True)
-class Held:
+class SetVariable:
     """A variable that is set on one node."""
 
     on: Settings
@@ -36,7 +36,7 @@ class Held:
         return self.on.number(self.name)
 
 
-When = Callable[[Held], bool]
+When = Callable[[SetVariable], bool]
 
 
 class Site:
@@ -53,7 +53,7 @@ class Site:
         judged = (self._verdicts[code] for code in codes if code in self._verdicts)
         return [finding for v in judged for finding in v.findings if finding.state in (State.FAIL, State.WARN)]
 
-    def told(self, *codes: str, seen_in: str = "") -> list[str]:
+    def evidence_of(self, *codes: str, seen_in: str = "") -> list[str]:
         """The same as evidence: each code with what it says first, from this source where one is given."""
         texts: dict[str, str] = {}
         for code in codes:
@@ -104,11 +104,11 @@ class Site:
         """Whether one of these is set on any node."""
         return any(not setting.all.keys().isdisjoint(names) for setting in self.settings)
 
-    def held(self, name: str, when: When | None = None) -> list[str]:
+    def values_of(self, name: str, when: When | None = None) -> list[str]:
         """The values of a variable that `when` objects to, with where they stand and on which nodes."""
         groups: dict[str, list[str]] = {}
         for settings in self.settings:
-            if name in settings.all and (when is None or when(Held(settings, name))):
+            if name in settings.all and (when is None or when(SetVariable(settings, name))):
                 setting = settings.all[name]
                 groups.setdefault(f"{assigned(name, setting.value)} ({setting.source})", []).append(
                     settings.node.name
@@ -136,7 +136,7 @@ class Site:
         if not sources:
             return f"unset {name}"
         if value is None or sources != ["environment"]:
-            return "# " + " ".join("; ".join(self.held(name)).split())
+            return "# " + " ".join("; ".join(self.values_of(name)).split())
         return f"export {name}={quoted(value)}"
 
     # What the nodes have. An unread fact calls for nothing.

@@ -6,7 +6,7 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.culprit.machines import machines_differ, share_cores
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.judgement.findings import Culprit, Where
-from ncclcheck.reports.scale.search import Answer, Test, answered
+from ncclcheck.reports.scale.search import GroupSearchAnswer, GroupTest, answered
 from ncclcheck.reports.text.words.fold import fold_some
 
 CODE = "BEN019"
@@ -15,7 +15,7 @@ _SURE = {"size": 0.95, "members": 0.9, "joined": 0.85, "at once": 0.85}
 
 
 @derived
-def shown(cluster: Cluster) -> Answer | None:
+def shown(cluster: Cluster) -> GroupSearchAnswer | None:
     """None where no groups were tried, or their nodes are one machine.
 
     Where nodes share cores a larger group is slower without any fault: there only what carries nothing counts.
@@ -46,14 +46,14 @@ def culprits(cluster: Cluster) -> list[Culprit]:
     ]
 
 
-def names(answer: Answer) -> list[str]:
+def names(answer: GroupSearchAnswer) -> list[str]:
     """As the document names them."""
     if answer.kind == "size":
         return [f"{answer.size} nodes or more"]
     return [fold_some(part) for part in answer.parts]
 
 
-def what(answer: Answer) -> str:
+def what(answer: GroupSearchAnswer) -> str:
     """One sentence: what fails, and what does not."""
     if answer.kind == "size":
         tried, sound = answer.bad(answer.size), answer.sound(answer.size - 1)
@@ -81,7 +81,7 @@ def _sets(count: int) -> str:
     return f"{count} set{'s' * (count != 1)}"
 
 
-def _reached(tests: list[Test], answer: Answer) -> str:
+def _reached(tests: list[GroupTest], answer: GroupSearchAnswer) -> str:
     best = max(test.gb_s for test in tests)
     if not best:
         return "got nothing through"

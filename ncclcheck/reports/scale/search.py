@@ -19,7 +19,7 @@ from ncclcheck.probes.facts import GroupTime
 
 Group = tuple[str, ...]
 Kind = Literal["sound", "gradual", "size", "members", "joined", "at once", "unsure"]
-Rounds = Generator[list[Group], Sequence[float], "Answer"]
+Rounds = Generator[list[Group], Sequence[float], "GroupSearchAnswer"]
 _Bad = Generator[list[Group], Sequence[float], list[bool]]
 
 SLOW = 0.7  # of what groups half as large reach: ring and tree lose less from size to size; chosen
@@ -29,7 +29,7 @@ _DROPPED = 4  # nodes left out in turn where only the whole fails; so many are n
 
 
 @dataclass(frozen=True)
-class Test:
+class GroupTest:
     """One group that was tried. healthy: what it should have reached, GB/s.
 
     dead_only: where nothing comes through the whole, a slow group has another reason, such as too few cores.
@@ -47,7 +47,7 @@ class Test:
 
 
 @dataclass(frozen=True)
-class Answer:
+class GroupSearchAnswer:
     """What the rounds show.
 
     size: the smallest number of nodes that fails, whichever they are. parts: the members, one in each; or the two
@@ -55,35 +55,35 @@ class Answer:
     """
 
     kind: Kind
-    tests: tuple[Test, ...] = ()
+    tests: tuple[GroupTest, ...] = ()
     size: int = 0
     parts: tuple[Group, ...] = ()
     healthy: float = 0.0
     rounds: int = 0
 
-    def bad(self, size: int) -> list[Test]:
+    def bad(self, size: int) -> list[GroupTest]:
         """Groups of this size that failed."""
         return [test for test in self.tests if len(test.group) == size and test.bad]
 
-    def sound(self, size: int) -> list[Test]:
+    def sound(self, size: int) -> list[GroupTest]:
         """Groups of this size that did not."""
         return [test for test in self.tests if len(test.group) == size and not test.bad]
 
     @property
-    def smallest_bad(self) -> Test | None:
+    def smallest_bad(self) -> GroupTest | None:
         """The smallest group that failed."""
         return min((test for test in self.tests if test.bad), key=lambda test: len(test.group), default=None)
 
 
 @dataclass
-class _Case:
+class _TriedGroups:
     """What was tried so far. healthy: GB/s that a sound group of the size reached last carries."""
 
     names: Group
     healthy: float = 0.0
     dead_only: bool = False
     rounds: int = 0
-    tests: list[Test] = field(default_factory=list)
+    tests: list[GroupTest] = field(default_factory=list)
     _sound: list[set[str]] = field(default_factory=list)
     _alone: list[set[str]] = field(default_factory=list)
 
@@ -95,27 +95,27 @@ class _Case:
             known |= {test.group: test.bad for test in tests}
         return [bool(known[group]) for group in groups]
 
-    def tried(self, *groups: Group) -> Generator[list[Group], Sequence[float], list[Test]]:
+    def tried(self, *groups: Group) -> Generator[list[Group], Sequence[float], list[GroupTest]]:
         """One round."""
         rates = yield [*groups]
         self.rounds += 1
         if not self.healthy:  # of the first ones the faster half says what is usual
             self.healthy = median(sorted(rates, reverse=True)[: max(1, len(rates) // 2)])
         tests = [
-            Test(group, rate, self.healthy, self.dead_only) for group, rate in zip(groups, rates, strict=True)
+            GroupTest(group, rate, self.healthy, self.dead_only) for group, rate in zip(groups, rates, strict=True)
         ]
         self.tests += tests
         self._learnt(tests)
         return tests
 
-    def _learnt(self, tests: list[Test]) -> None:
+    def _learnt(self, tests: list[GroupTest]) -> None:
         self._alone += [set(tests[0].group)] if len(tests) == 1 and tests[0].bad else []
         self._sound += [set(test.group) for test in tests if not test.bad]
 
-    def counts_the_dead(self) -> list[Test]:
+    def counts_the_dead(self) -> list[GroupTest]:
         """From now on only groups through which nothing comes are bad, those of the first round among them."""
         self.dead_only = True
-        self.tests = [Test(test.group, test.gb_s, test.healthy, dead_only=True) for test in self.tests]
+        self.tests = [GroupTest(test.group, test.gb_s, test.healthy, dead_only=True) for test in self.tests]
         self._sound = []
         self._learnt(self.tests[:-1])
         return self.tests
@@ -130,13 +130,13 @@ class _Case:
             return False
         return True if any(members >= bad for bad in self._alone) else None
 
-    def laddered(self, *groups: Group) -> Generator[list[Group], Sequence[float], list[Test]]:
+    def laddered(self, *groups: Group) -> Generator[list[Group], Sequence[float], list[GroupTest]]:
         """One round of groups of different sizes: each is compared with the next smaller one."""
         rates = yield [*groups]
         self.rounds += 1
-        tests: list[Test] = []
+        tests: list[GroupTest] = []
         for group, rate in sorted(zip(groups, rates, strict=True), key=lambda measured: len(measured[0])):
-            tests.append(Test(group, rate, self.healthy, self.dead_only))
+            tests.append(GroupTest(group, rate, self.healthy, self.dead_only))
             if not any(test.bad for test in tests):
                 self.healthy = rate
         self.tests += tests
@@ -148,9 +148,9 @@ class _Case:
         together = {name for part in parts for name in part}
         return tuple(name for name in self.names if name in together)
 
-    def answer(self, kind: Kind, *parts: Group, size: int = 0) -> Answer:
+    def answer(self, kind: Kind, *parts: Group, size: int = 0) -> GroupSearchAnswer:
         """The end."""
-        return Answer(kind, tuple(self.tests), size, parts, self.healthy, self.rounds)
+        return GroupSearchAnswer(kind, tuple(self.tests), size, parts, self.healthy, self.rounds)
 
 
 def next_groups(nodes: Sequence[str], done: Sequence[GroupTime]) -> list[Group]:
@@ -159,17 +159,17 @@ def next_groups(nodes: Sequence[str], done: Sequence[GroupTime]) -> list[Group]:
     return asked
 
 
-def answered(nodes: Sequence[str], done: Sequence[GroupTime]) -> Answer:
+def answered(nodes: Sequence[str], done: Sequence[GroupTime]) -> GroupSearchAnswer:
     """What the rounds so far show; `unsure` where they ended before the search did."""
     return _replayed(nodes, done)[1]
 
 
-def _replayed(nodes: Sequence[str], done: Sequence[GroupTime]) -> tuple[list[Group], Answer]:
+def _replayed(nodes: Sequence[str], done: Sequence[GroupTime]) -> tuple[list[Group], GroupSearchAnswer]:
     names = tuple(dict.fromkeys(nodes))
     if len(names) < LEAST:
-        return [], Answer("unsure")
+        return [], GroupSearchAnswer("unsure")
     reached = {(time.round, tuple(time.nodes)): time.busbw_gb_s or 0.0 for time in done}
-    case = _Case(names)
+    case = _TriedGroups(names)
     rounds = _search(case)
     try:
         asked = next(rounds)
@@ -180,7 +180,7 @@ def _replayed(nodes: Sequence[str], done: Sequence[GroupTime]) -> tuple[list[Gro
     return asked, case.answer("unsure")
 
 
-def _search(case: _Case) -> Rounds:
+def _search(case: _TriedGroups) -> Rounds:
     """Twos, the whole, then ever larger groups until some fail; then which."""
     names = case.names
     twos = yield from case.tried(*_blocks(names, 2))
@@ -217,13 +217,13 @@ def _ladder(names: Group) -> list[Group]:
     return blocks
 
 
-def _of_two(case: _Case, two: Group) -> Rounds:
+def _of_two(case: _TriedGroups, two: Group) -> Rounds:
     """A pair that no round of pairs had met."""
     again = yield from case.tried(two)
     return case.answer("members", two[:1], two[1:]) if again[0].bad else case.answer("unsure")
 
 
-def _at_once(case: _Case, failed: list[Group]) -> Rounds:
+def _at_once(case: _TriedGroups, failed: list[Group]) -> Rounds:
     """A group that is sound alone, and was not beside the others: which of them disturbs it, and what in both."""
     first, others = failed[0], failed[1:]
     while len(others) > 1:
@@ -242,13 +242,13 @@ def _at_once(case: _Case, failed: list[Group]) -> Rounds:
     return (yield from _joined(case, group[-count:] + other))
 
 
-def _limit(case: _Case, block: Group, sound: int) -> Rounds:
+def _limit(case: _TriedGroups, block: Group, sound: int) -> Rounds:
     """Every group of this size fails: from how many nodes on."""
     size = yield from _smallest(case, (), block, sound)
     return (yield from _whichever(case, size))
 
 
-def _whichever(case: _Case, size: int) -> Rounds:
+def _whichever(case: _TriedGroups, size: int) -> Rounds:
     """So many others fail as well, and one fewer of them do not."""
     if size < len(case.names):
         start = (len(case.names) - size + 1) // 2
@@ -259,7 +259,7 @@ def _whichever(case: _Case, size: int) -> Rounds:
     return case.answer("size", size=size)
 
 
-def _within(case: _Case, block: Group, sound: int) -> Rounds:
+def _within(case: _TriedGroups, block: Group, sound: int) -> Rounds:
     """Something in this group fails together; so many of its first nodes do not."""
     size = yield from _smallest(case, (), block, sound)
     if (yield from _is_exchangeable(case, block[:size])):
@@ -267,7 +267,7 @@ def _within(case: _Case, block: Group, sound: int) -> Rounds:
     return (yield from _members(case, block[size - 1], block[: size - 1]))
 
 
-def _crowd(case: _Case, group: Group) -> Rounds:
+def _crowd(case: _TriedGroups, group: Group) -> Rounds:
     """Where the last node can be exchanged for its neighbour: too many nodes, or too many of two groups."""
     count = yield from _smallest(case, (), group[::-1], 1)
     if count == len(group):  # none can be spared
@@ -276,7 +276,7 @@ def _crowd(case: _Case, group: Group) -> Rounds:
 
 
 def _smallest(
-    case: _Case, always: Group, order: Group, sound: int
+    case: _TriedGroups, always: Group, order: Group, sound: int
 ) -> Generator[list[Group], Sequence[float], int]:
     """How many of these, in their order, fail with those that are always there; so many do not, all of them do."""
     failing = len(order)
@@ -289,7 +289,7 @@ def _smallest(
     return failing
 
 
-def _is_exchangeable(case: _Case, group: Group) -> Generator[list[Group], Sequence[float], bool]:
+def _is_exchangeable(case: _TriedGroups, group: Group) -> Generator[list[Group], Sequence[float], bool]:
     """Whether they fail with the node that comes after the last one in its place: it is like that one, if any is.
 
     Where none comes after it: then the group is sound without any of them.
@@ -304,7 +304,7 @@ def _is_exchangeable(case: _Case, group: Group) -> Generator[list[Group], Sequen
     return True
 
 
-def _members(case: _Case, last: str, before: Group) -> Rounds:
+def _members(case: _TriedGroups, last: str, before: Group) -> Rounds:
     """One by one the nodes that must all be there; the first is known."""
     members: Group = (last,)
     left = before
@@ -318,7 +318,7 @@ def _members(case: _Case, last: str, before: Group) -> Rounds:
     return case.answer("unsure")
 
 
-def _joined(case: _Case, crowd: Group) -> Rounds:
+def _joined(case: _TriedGroups, crowd: Group) -> Rounds:
     """Neighbours of which neither end can be spared: how many at both ends fail, in one collective or at once."""
     half = len(crowd) // 2
     widths = [*(2**power for power in range(2, half.bit_length()) if 2**power < half), half]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, State
-from ncclcheck.reports.text.groups import MOST, MOST_WHOLE, Block, Place
+from ncclcheck.reports.text.groups import MOST, MOST_WHOLE, FindingBlock, FoldedPlaces
 from ncclcheck.reports.text.headings import heading
 from ncclcheck.reports.text.words.fold import fold_names
 from ncclcheck.reports.text.words.visible import in_line
@@ -30,7 +30,7 @@ class Style:
         return f"\x1b[{_COLOURS[state]}m{text}\x1b[0m" if self.colour and state in _COLOURS else text
 
 
-def text(block: Block, style: Style) -> str:
+def text(block: FindingBlock, style: Style) -> str:
     """A block as lines: heading, places, why, evidence and fixes; cut unless style.verbose."""
     head = heading(block)
     lines = [*headed(block.state, block.codes, head.text, style), *_places(head.below, style)]
@@ -51,7 +51,7 @@ def headed(state: State, codes: Sequence[str], words: str, style: Style) -> list
     return [style.paint(state, f"{state.word:8}") + lines[0][len(BODY) :], *lines[1:]]
 
 
-def _places(places: Sequence[Place], style: Style) -> Iterator[str]:
+def _places(places: Sequence[FoldedPlaces], style: Style) -> Iterator[str]:
     for place in places:
         yield from wrapped(str(place), style.width, BODY, BODY)
 

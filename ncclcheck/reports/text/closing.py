@@ -55,7 +55,7 @@ def compared(document: Document) -> list[str]:
     if sound and document.command == "bench":
         sound += [f"no bandwidth was compared: {v.reason}" for v in verdicts if v.code == "BEN006" and v.reason]
     baseline = [f"Baseline: {'; '.join(sound)}."] if sound else []
-    return baseline + [f"Tried: {trial.said(tried)}." for tried in [document.measurements.trial] if tried]
+    return baseline + [f"Tried: {trial.sentence(tried)}." for tried in [document.measurements.trial] if tried]
 
 
 def decision(document: Document) -> str:

@@ -22,7 +22,7 @@ _OF_THEIR_OWN = "Each of these has a reason and a fix of its own; --json has the
 
 
 @dataclass
-class Place:
+class FoldedPlaces:
     """One statement and the places of which it is true, folded. more: it stands for so many that are not shown."""
 
     where: str
@@ -44,7 +44,7 @@ def _names(words: str, name: str) -> bool:
 
 
 @dataclass
-class Block:
+class FindingBlock:
     """Places that have one reason and one remedy, with the rules that say so."""
 
     state: State
@@ -52,12 +52,12 @@ class Block:
     title: str
     why: str
     remedies: list[Remedy]
-    places: list[Place] = field(default_factory=list)
+    places: list[FoldedPlaces] = field(default_factory=list)
     evidence: list[Evidence] = field(default_factory=list)
     unread: UnreadFact | None = None
 
 
-def blocks(document: Document, states: Iterable[State], *, whole: bool = False) -> Iterator[Block]:
+def blocks(document: Document, states: Iterable[State], *, whole: bool = False) -> Iterator[FindingBlock]:
     """Worst first, causes before symptoms. whole: every place by itself, up to MOST_WHOLE of one check."""
     verdicts = ranked(document)
     likeness = Likeness(entry.facts for entry in document.nodes)
@@ -79,7 +79,7 @@ def order(verdict: Verdict) -> tuple[int, str]:
     return families.index(verdict.code[:3]), verdict.code
 
 
-def _of_verdict(verdict: Verdict, state: State, likeness: Likeness, *, whole: bool) -> list[Block]:
+def _of_verdict(verdict: Verdict, state: State, likeness: Likeness, *, whole: bool) -> list[FindingBlock]:
     same = _alike(finding for finding in verdict.findings if finding.state is state)
     whole = whole and len(same) <= MOST_WHOLE
     kinds = _kinds(same, likeness, whole=whole)
@@ -87,7 +87,7 @@ def _of_verdict(verdict: Verdict, state: State, likeness: Likeness, *, whole: bo
     if len(made) <= MOST or whole:
         return made
     rest = _one_of_each(kinds[FIRST:])
-    return [*made[:FIRST], Block(state, [verdict.code], verdict.title, _OF_THEIR_OWN, [], rest)]
+    return [*made[:FIRST], FindingBlock(state, [verdict.code], verdict.title, _OF_THEIR_OWN, [], rest)]
 
 
 def _kinds(same: list[list[Finding]], likeness: Likeness, *, whole: bool) -> list[list[list[Finding]]]:
@@ -124,22 +124,22 @@ def _count(groups: list[list[Finding]]) -> int:
     return sum(map(len, groups))
 
 
-def _one_of_each(kinds: list[list[list[Finding]]]) -> list[Place]:
+def _one_of_each(kinds: list[list[list[Finding]]]) -> list[FoldedPlaces]:
     """One line a kind, which names all nodes that have it; beyond MOST_KINDS, how many more there are."""
     places = []
     for groups in kinds[:MOST_KINDS]:
-        places.append(Place(_where(groups[0]), groups[0][0].what))
+        places.append(FoldedPlaces(_where(groups[0]), groups[0][0].what))
         if left := groups[1:]:
-            places.append(Place("", _more(left), more=_count(left)))
+            places.append(FoldedPlaces("", _more(left), more=_count(left)))
     if beyond := [alike for groups in kinds[MOST_KINDS:] for alike in groups]:
         words = _more(beyond, f"of {len(kinds) - MOST_KINDS:,} other kinds (--json has all)")
-        places.append(Place("", words, more=_count(beyond)))
+        places.append(FoldedPlaces("", words, more=_count(beyond)))
     return places
 
 
 def _block(
     verdict: Verdict, state: State, groups: list[list[Finding]], likeness: Likeness, *, whole: bool
-) -> Block:
+) -> FindingBlock:
     first = groups[0][0]
     others = [alike[0].remedies for alike in groups[1:]]
     remedies = [
@@ -147,9 +147,13 @@ def _block(
         for at, remedy in enumerate(first.remedies)
     ]
     evidence = {(evidence.source, evidence.value): evidence for alike in groups for evidence in alike[0].evidence}
-    places = [Place(_where(alike), alike[0].what) for alike in groups] if whole else _places(groups, likeness)
+    places = (
+        [FoldedPlaces(_where(alike), alike[0].what) for alike in groups] if whole else _places(groups, likeness)
+    )
     unread = first.unread if isinstance(first.unread, UnreadFact) else None
-    return Block(state, [verdict.code], verdict.title, first.why, remedies, places, [*evidence.values()], unread)
+    return FindingBlock(
+        state, [verdict.code], verdict.title, first.why, remedies, places, [*evidence.values()], unread
+    )
 
 
 def _of_one(remedy: Remedy, finding: Finding) -> Remedy:
@@ -162,19 +166,19 @@ def _of_one(remedy: Remedy, finding: Finding) -> Remedy:
     )
 
 
-def _places(groups: list[list[Finding]], likeness: Likeness) -> list[Place]:
+def _places(groups: list[list[Finding]], likeness: Likeness) -> list[FoldedPlaces]:
     """Of many places that differ in their own names and addresses alone the first few, and who the others are."""
     if len(groups) <= MOST:
-        return [Place(_where(alike), alike[0].what) for alike in groups]
+        return [FoldedPlaces(_where(alike), alike[0].what) for alike in groups]
     kinds = _sorted_out(groups, likeness, lambda finding: finding.what)
     if len(kinds) > FIRST:
         return _one_of_each(kinds)
     places = []
     for like in kinds:
         shown = like if len(like) <= MOST else like[:FIRST]
-        places += [Place(_where(alike), alike[0].what) for alike in shown]
+        places += [FoldedPlaces(_where(alike), alike[0].what) for alike in shown]
         if left := like[len(shown) :]:
-            places.append(Place("", _more(left), more=_count(left)))
+            places.append(FoldedPlaces("", _more(left), more=_count(left)))
     return places
 
 
@@ -209,9 +213,9 @@ def _where(alike: list[Finding]) -> str:
     return "  ".join(part for part in (nodes, rest) if part)
 
 
-def _unread_together(blocks_of_state: list[Block]) -> list[Block]:
+def _unread_together(blocks_of_state: list[FindingBlock]) -> list[FindingBlock]:
     """One fact that could not be read leaves many rules unjudged; said once, it does not hide the rest."""
-    by_key: dict[tuple[object, ...], Block] = {}
+    by_key: dict[tuple[object, ...], FindingBlock] = {}
     for block in blocks_of_state:
         unread = block.unread
         key: tuple[object, ...] = (id(block),)
@@ -224,7 +228,7 @@ def _unread_together(blocks_of_state: list[Block]) -> list[Block]:
     return list(by_key.values())
 
 
-def _add(block: Block, other: Block) -> None:
+def _add(block: FindingBlock, other: FindingBlock) -> None:
     """Add the codes and the evidence of another rule's block, where both lack facts."""
     block.codes += other.codes
     block.evidence += [evidence for evidence in other.evidence if evidence not in block.evidence]

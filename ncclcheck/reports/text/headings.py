@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncclcheck.reports.judgement.findings import State
-from ncclcheck.reports.text.groups import Block, Place
+from ncclcheck.reports.text.groups import FindingBlock, FoldedPlaces
 from ncclcheck.reports.text.words.fold import fold_names
 
 _SENTENCE = re.compile(r"(?<=[\w)\]'\"%])\. (?=[A-Z])")
@@ -23,10 +23,10 @@ class Heading:
     """What stands beside the code, and the statements that stand below it."""
 
     text: str
-    below: list[Place]
+    below: list[FoldedPlaces]
 
 
-def heading(block: Block) -> Heading:
+def heading(block: FindingBlock) -> Heading:
     """Of one statement its first sentence; of several what they share, with all of them below.
 
     Where they share too little, the first one and how many more there are. What passed is headed by its check.
@@ -35,8 +35,8 @@ def heading(block: Block) -> Heading:
         return Heading(block.title, block.places)
     if len(block.codes) > 1:  # facts of one place that could not be read, whichever checks wanted them
         place = block.places[0]
-        below = [Place("", place.what)] if place.what != block.title else []
-        return Heading(str(Place(place.where, block.title)), below)
+        below = [FoldedPlaces("", place.what)] if place.what != block.title else []
+        return Heading(str(FoldedPlaces(place.where, block.title)), below)
     single = [place for place in block.places if not place.more] or block.places[:1]
     more = sum(place.more for place in block.places if place not in single)
     shared = _shared(single) if len(single) > 1 else None
@@ -44,20 +44,22 @@ def heading(block: Block) -> Heading:
         return Heading(shared + _and_more(more), block.places)
     first, rest = _sentences(single[0])
     below = [place for place in block.places if place is not single[0]]
-    return Heading(first + _and_more(len(single) - 1 + more), [*([Place("", rest)] if rest else []), *below])
+    return Heading(
+        first + _and_more(len(single) - 1 + more), [*([FoldedPlaces("", rest)] if rest else []), *below]
+    )
 
 
 def _and_more(count: int) -> str:
     return f" (and {count} more)" if count else ""
 
 
-def _sentences(place: Place) -> tuple[str, str]:
+def _sentences(place: FoldedPlaces) -> tuple[str, str]:
     """The first sentence, and the others."""
     first, *rest = _SENTENCE.split(str(place), maxsplit=1)
     return first, rest[0] if rest else ""
 
 
-def _shared(places: Sequence[Place]) -> str | None:
+def _shared(places: Sequence[FoldedPlaces]) -> str | None:
     """One statement that covers all of these; None where they share too little."""
     wheres = [place.where.split("  ") for place in places]
     whats = [place.what.split(" ") for place in places]
@@ -70,7 +72,7 @@ def _shared(places: Sequence[Place]) -> str | None:
     named = any(columns[at - 1][0] in _NUMBERED for at in varied if at)
     if named or len(varied) > _MOST_VARIED or None in what or any(len(part) > _MOST_FOLDED for part in where):
         return None
-    return str(Place("  ".join(where), " ".join(filter(None, what))))
+    return str(FoldedPlaces("  ".join(where), " ".join(filter(None, what))))
 
 
 def _covering(words: list[str]) -> str | None:

@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.box import page
 from ncclcheck.reports.subjects.live import running_text
 from ncclcheck.reports.subjects.logs.answer import story_text
 from ncclcheck.reports.subjects.nccl import carrying
-from ncclcheck.reports.subjects.nccl.choice import Choice
+from ncclcheck.reports.subjects.nccl.choice import InterfaceChoice
 from ncclcheck.reports.subjects.nccl.lan import choice_of_gloo, choice_of_nccl, network_of
 from ncclcheck.reports.subjects.nccl.variables import assigned
 from ncclcheck.reports.subjects.nccl.wiring import efa
@@ -188,7 +188,7 @@ def _subnets(interfaces: list[Interface]) -> dict[str, str]:
     return {address.address: str(network_of(address) or address.address) for address in addresses}
 
 
-def _chosen(choice: Choice, places: Mapping[str, str]) -> str:
+def _chosen(choice: InterfaceChoice, places: Mapping[str, str]) -> str:
     names = ", ".join(f"{chosen.name} {places.get(chosen.address, chosen.address)}" for chosen in choice.used)
     reason = choice.reason
     for chosen in choice.used:

@@ -29,11 +29,11 @@ from ncclcheck.run.plan.option_table import (
     SELDOM,
     VERDICT,
     WHERE,
-    Choice,
+    CommandOption,
     Flag,
-    Number,
-    Option,
+    NumberRange,
     Text,
+    WordChoice,
     made_of,
     typed,
 )
@@ -62,7 +62,7 @@ _MEMORY_OF_A_RANK = 400 * 2**20  # bytes of host memory that are reckoned for a 
 
 
 @dataclass(frozen=True)
-class Shape:
+class JobShape:
     """What the job looks like on this cluster; note says why a wish was not followed."""
 
     backend: str
@@ -152,7 +152,7 @@ def level(quick: bool, full: bool) -> Level:
 
 def injected(help: str, *, training: bool = False) -> Any:
     """The field of --inject. help: what faults it knows; training: those of a training."""
-    option = Option(
+    option = CommandOption(
         "--inject",
         f"preview the report of a fault: {help}",
         group=SELDOM,
@@ -171,7 +171,7 @@ class JobOptions:
         None,
         "--nproc-per-node",
         "ranks per node; default: one per GPU, else by cores",
-        Number(1, MOST_RANKS, whole=True),
+        NumberRange(1, MOST_RANKS, whole=True),
         group=WHERE,
         metavar="N",
         site=True,
@@ -179,22 +179,22 @@ class JobOptions:
     begin: JobStart = made_of(
         JobStart,
         starts.read,
-        Option(
+        CommandOption(
             "--start",
             "what starts the ranks of a node: torchrun, or torch.multiprocessing.spawn  "
             "[default: torchrun; spawn for tcp and file]",
-            Choice(starts.STARTS),
+            WordChoice(starts.STARTS),
             group=WHERE,
-            site=Choice(starts.STARTS),
+            site=WordChoice(starts.STARTS),
         ),
-        Option(
+        CommandOption(
             "--init",
             "how ranks find each other, as init_method says in your script  [default: env]",
-            Choice(starts.INITS),
+            WordChoice(starts.INITS),
             group=WHERE,
-            site=Choice(starts.INITS),
+            site=WordChoice(starts.INITS),
         ),
-        Option(
+        CommandOption(
             "--init-method",
             "the very place: tcp://HOST:PORT or file:///PATH; it is tried before the job",
             group=WHERE,
@@ -205,7 +205,7 @@ class JobOptions:
         "auto",
         "--backend",
         "backend; with nccl several simulated nodes may share a GPU",
-        Choice(("auto", "nccl", "gloo")),
+        WordChoice(("auto", "nccl", "gloo")),
         group=WHERE,
         show_default=True,
         site=True,
@@ -219,24 +219,26 @@ class BenchOptions(JobOptions):
 
     inject: tuple[str, ...] = injected(f"{faults.FORMS}; {faults.NUMBERED}")
     ops: tuple[Op, ...] | None = made_of(
-        None, ops, Option("--ops", f"operations: {', '.join(OPS)}", metavar="LIST", site=Text())
+        None, ops, CommandOption("--ops", f"operations: {', '.join(OPS)}", metavar="LIST", site=Text())
     )
     sizes: tuple[int, ...] | None = made_of(
         None,
         sizes,
-        Option("--sizes", "bytes: a range 1K:256M:x4 or a list 1K,64M", metavar="SPEC", site=Text()),
+        CommandOption("--sizes", "bytes: a range 1K:256M:x4 or a list 1K,64M", metavar="SPEC", site=Text()),
     )
     reduce_op: ReduceOp = typed(
-        "sum", "--reduce-op", "reduction", Choice(REDUCE_OPS), show_default=True, site=Text()
+        "sum", "--reduce-op", "reduction", WordChoice(REDUCE_OPS), show_default=True, site=Text()
     )
-    dtype: Dtype | None = typed(None, "--dtype", "element type  [default: float32]", Choice(DTYPES), site=Text())
+    dtype: Dtype | None = typed(
+        None, "--dtype", "element type  [default: float32]", WordChoice(DTYPES), site=Text()
+    )
     time_budget: float | None = typed(
-        None, "--time-budget", "seconds of measuring", Number(0.1, 86400, "seconds"), metavar="S", site=True
+        None, "--time-budget", "seconds of measuring", NumberRange(0.1, 86400, "seconds"), metavar="S", site=True
     )
     min_busbw: dict[str, float] = made_of(
         dict,
         min_busbw,
-        Option(
+        CommandOption(
             "--min-busbw",
             "fail below so many GB/s: 40 or all_reduce=40,all_gather=30",
             group=VERDICT,
@@ -248,8 +250,8 @@ class BenchOptions(JobOptions):
     level: Level = made_of(
         "standard",
         level,
-        Option("--quick", "a few operations, about 4 s of measuring", Flag(), default=False, site=Flag()),
-        Option(
+        CommandOption("--quick", "a few operations, about 4 s of measuring", Flag(), default=False, site=Flag()),
+        CommandOption(
             "--full",
             "all operations, more and larger sizes, about 90 s of measuring",
             Flag(),
@@ -262,7 +264,7 @@ class BenchOptions(JobOptions):
     )
 
 
-def shape(wishes: JobOptions, nodes: list[Node], *, simulated: bool) -> Shape:
+def shape(wishes: JobOptions, nodes: list[Node], *, simulated: bool) -> JobShape:
     """Backend and ranks a node. Raises UsageError for what cannot fit."""
     gpus = [_gpus(node) for node in nodes]
     on_each = (min(gpus) // len(nodes) if simulated else min(gpus)) if gpus else 0
@@ -277,16 +279,16 @@ def shape(wishes: JobOptions, nodes: list[Node], *, simulated: bool) -> Shape:
         if ranks > on_each:
             has = f"{on_each} GPU{'s' * (on_each != 1)}"
             raise UsageError(f"--nproc-per-node: {ranks} ranks do not fit, each node has {has} for nccl")
-        return Shape("nccl", ranks)
+        return JobShape("nccl", ranks)
     note = (
         "fewer GPUs than nodes: gloo on CPUs"
         if simulated and gpus and max(gpus) and wishes.backend == "auto"
         else ""
     )
-    return Shape("gloo", _cpu_ranks(wishes, nodes, simulated=simulated), note)
+    return JobShape("gloo", _cpu_ranks(wishes, nodes, simulated=simulated), note)
 
 
-def _sharing(wishes: JobOptions, gpus: int, nodes: int) -> Shape:
+def _sharing(wishes: JobOptions, gpus: int, nodes: int) -> JobShape:
     """More simulated nodes than GPUs: one rank a node, and NCCL takes ranks of one GPU for two machines."""
     if (wishes.nproc_per_node or 1) > 1:
         raise UsageError(
@@ -294,10 +296,10 @@ def _sharing(wishes: JobOptions, gpus: int, nodes: int) -> Shape:
             f"GPU{'s' * (gpus > 1)} have one rank each"
         )
     whose = "one GPU" if gpus == 1 else f"{gpus} GPUs"
-    return Shape("nccl", 1, f"{nodes} nodes share {whose}: the figures are of one card, not of a network")
+    return JobShape("nccl", 1, f"{nodes} nodes share {whose}: the figures are of one card, not of a network")
 
 
-def gpus_of(index: int, shape: Shape, visible: Sequence[str]) -> list[str]:
+def gpus_of(index: int, shape: JobShape, visible: Sequence[str]) -> list[str]:
     """The GPUs of a simulated node; its neighbours' ones where there are too few."""
     first = index * shape.ranks_per_node
     return [visible[number % len(visible)] for number in range(first, first + shape.ranks_per_node)]
@@ -329,7 +331,7 @@ def _most_ranks(nodes: list[Node]) -> int:
     return min(max(8, int(8 * cores)), max(1, memory // _MEMORY_OF_A_RANK))
 
 
-def job(bench: BenchOptions, shape: Shape, nodes: list[Node], *, simulated: bool) -> JobPlan:
+def job(bench: BenchOptions, shape: JobShape, nodes: list[Node], *, simulated: bool) -> JobPlan:
     """The parts of the job. Raises UsageError."""
     measured = collectives(bench, shape, nodes, simulated=simulated)
     names = [node.name for node in nodes]
@@ -355,7 +357,7 @@ def apart(level: Level, backend: str, seconds: float) -> JobPlan:
     return JobPlan(apart=True, pairs=_pairs("quick" if level == "quick" else "standard"), groups=groups)
 
 
-def _diagnostics(level: Level, shape: Shape, nodes: list[Node]) -> float:
+def _diagnostics(level: Level, shape: JobShape, nodes: list[Node]) -> float:
     """NCCL's own diagnostics need a library that has them, on every node."""
     versions = [value_or(at(node, "nccl.loaded.version"), "") for node in nodes]
     matches = [re.match(r"(\d+)\.(\d+)", version) for version in versions]
@@ -367,7 +369,7 @@ def _pairs(level: Level) -> PairPlan:
     return PairPlan(level="full" if level == "full" else "quick", budget_s=_PAIRS_S[level])
 
 
-def collectives(bench: BenchOptions, shape: Shape, nodes: list[Node], *, simulated: bool) -> CollectivePlan:
+def collectives(bench: BenchOptions, shape: JobShape, nodes: list[Node], *, simulated: bool) -> CollectivePlan:
     """The rows to measure, small sizes first. Raises UsageError."""
     dtype = bench.dtype or ("int32" if bench.reduce_op in ("band", "bor", "bxor") else "float32")
     if bench.reduce_op in ("band", "bor", "bxor") and "int" not in dtype:

@@ -27,7 +27,7 @@ from ncclcheck.reports.judgement.rule import all_rules
 from ncclcheck.results import walk
 from ncclcheck.run.plan.bench_plan import BenchOptions
 from ncclcheck.run.plan.data_plan import DataOptions
-from ncclcheck.run.plan.option_table import Choice, Flag, Kind, Number, Option, Text, options_of
+from ncclcheck.run.plan.option_table import CommandOption, Flag, Kind, NumberRange, Text, WordChoice, options_of
 from ncclcheck.run.plan.options import Options, codes, requirements
 from ncclcheck.run.plan.preflight_plan import PreflightOptions
 from ncclcheck.run.plan.smoke_plan import SmokeOptions
@@ -43,14 +43,14 @@ VARIABLE = "NCCLCHECK_CONFIG"
 _MOST = 2**20  # bytes of a configuration file: more is not read
 
 
-def _keys() -> dict[str, Option]:
+def _keys() -> dict[str, CommandOption]:
     """The options that may stand in a site file; one name of several commands has the widest of their ranges."""
-    options: dict[str, Option] = {}
+    options: dict[str, CommandOption] = {}
     for option in (option for record in RECORDS.values() for option in options_of(record)):
         if option.site is None:
             continue
         known = options.setdefault(option.key, option).site
-        if isinstance(known, Number) and isinstance(option.site, Number):
+        if isinstance(known, NumberRange) and isinstance(option.site, NumberRange):
             widest = replace(known, low=min(known.low, option.site.low), high=max(known.high, option.site.high))
             options[option.key] = replace(option, site=widest)
     return options
@@ -58,9 +58,9 @@ def _keys() -> dict[str, Option]:
 
 def _type(kind: Kind | None) -> Any:
     """What msgspec converts a key's value to."""
-    if isinstance(kind, Number):
+    if isinstance(kind, NumberRange):
         return Annotated[int if kind.whole else float, Meta(ge=kind.low, le=kind.high)]
-    if isinstance(kind, Choice):
+    if isinstance(kind, WordChoice):
         return Literal[kind.words]
     return bool if isinstance(kind, Flag) else list[str] if kind == Text(comma_list=True) else str
 
@@ -103,7 +103,7 @@ class SiteFile(Struct, frozen=True, kw_only=True):
     tables: dict[str, dict[str, Any]]
 
 
-class Site(Struct, frozen=True, kw_only=True):
+class SiteFiles(Struct, frozen=True, kw_only=True):
     """What all site files together say. defaults: by command, in the shape of click's default_map.
 
     set_by: by command and option, the file.
@@ -116,12 +116,12 @@ class Site(Struct, frozen=True, kw_only=True):
     set_by: dict[str, dict[str, str]] = {}
 
 
-def read(env: Mapping[str, str]) -> Site:
+def read(env: Mapping[str, str]) -> SiteFiles:
     """Read the site files that exist. Raises UsageError with the file and the key."""
     named = env.get(VARIABLE)
     places = [path for path in PLACES if not (named and _is_same(path, named))]
     empty: dict[str, dict[str, Any]] = {command: {} for command in COMMANDS}
-    site = Site(defaults=empty, set_by=empty, thresholds={})
+    site = SiteFiles(defaults=empty, set_by=empty, thresholds={})
     for path in [*places, *([named] if named else [])]:
         if (file := _parse(path, must_exist=path == named)) is not None:
             site = _merge(site, file, path)
@@ -173,10 +173,10 @@ def _doubt(path: str, file: int) -> str:
     if path != PLACES[-1]:
         return changed if os.geteuid() == 0 else ""
     try:
-        with walk.found(path) as place:
+        with walk.walk(path) as place:
             around = os.fstat(place.folder)
             kept = around.st_mode & stat.S_ISVTX and files.trusted_owner(around.st_uid) and stats.st_nlink == 1
-            if place.told is None or not os.path.samestat(place.told, stats):
+            if place.status is None or not os.path.samestat(place.status, stats):
                 return "it was exchanged for another while it was read"
             placed = f"its folder has {files.described(around)}: others may put it there"
             return changed or (placed if place.shared and not kept else "")
@@ -224,9 +224,9 @@ def _refusal(message: str) -> str:
     return f"key {key}: allowed is {allowed}"
 
 
-def _merge(site: Site, file: SiteFile, path: str) -> Site:
+def _merge(site: SiteFiles, file: SiteFile, path: str) -> SiteFiles:
     given = {command: {**file.tables[""], **file.tables.get(command, {})} for command in COMMANDS}
-    return Site(
+    return SiteFiles(
         contact=file.contact if file.contact is not None else site.contact,
         require=_require(file) if file.require is not None else site.require,
         thresholds={**site.thresholds, **(file.thresholds or {})},

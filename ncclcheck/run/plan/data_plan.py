@@ -9,7 +9,7 @@ from typing import Any
 from ncclcheck.probes.facts import Node, Unread, at, replace, value_or
 from ncclcheck.probes.job.context import DataPlan
 from ncclcheck.run.plan.bench_plan import MOST_RANKS
-from ncclcheck.run.plan.option_table import SECONDS, WHERE, Json, Number, typed
+from ncclcheck.run.plan.option_table import SECONDS, WHERE, Json, NumberRange, typed
 
 _STARTUP_S = 8.0  # s for import of torch and the children, in the forecast only; chosen
 _WORKERS = 4  # workers where none are given: enough that races between them show; chosen
@@ -43,7 +43,7 @@ class DataOptions:
         None,
         "--workers",
         "processes that read concurrently  [default: by cores, at most 4]",
-        Number(1, 64, whole=True),
+        NumberRange(1, 64, whole=True),
         metavar="N",
         site=True,
     )
@@ -51,7 +51,7 @@ class DataOptions:
         0.0,
         "--need",
         "samples per second that one GPU needs",
-        Number(0, 1e9, "samples a second"),
+        NumberRange(0, 1e9, "samples a second"),
         metavar="N",
         site=True,
     )
@@ -59,7 +59,7 @@ class DataOptions:
         None,
         "--nproc-per-node",
         "ranks per node in your job; default: its GPUs",
-        Number(1, MOST_RANKS, whole=True),
+        NumberRange(1, MOST_RANKS, whole=True),
         group=WHERE,
         metavar="N",
         site=True,

@@ -41,7 +41,7 @@ class Json:
 
 
 @dataclass(frozen=True)
-class Choice:
+class WordChoice:
     """One of these words."""
 
     words: tuple[str, ...]
@@ -51,7 +51,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Number:
+class NumberRange:
     """A number from low to high."""
 
     low: float = -math.inf
@@ -66,12 +66,12 @@ class Number:
         return kind if self.low == -math.inf else f"{self.low:g} and more"
 
 
-Kind = Text | Flag | Json | Choice | Number
-SECONDS = Number(1, 86400, "seconds")  # a day: longer than any job waits for a check; chosen
+Kind = Text | Flag | Json | WordChoice | NumberRange
+SECONDS = NumberRange(1, 86400, "seconds")  # a day: longer than any job waits for a check; chosen
 
 
 @dataclass(frozen=True)
-class Option:
+class CommandOption:
     """One option of the command line.
 
     default: what click gives where nothing is typed. variable: whether NCCLCHECK_NAME sets it too. site: its kind
@@ -99,10 +99,10 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Source:
+class FieldSource:
     """What fills a field: options, and what makes its value of theirs; None: the value of the only one."""
 
-    options: tuple[Option, ...]
+    options: tuple[CommandOption, ...]
     make: Callable[..., Any] | None
 
 
@@ -112,29 +112,29 @@ def typed(
     """A field that is one option, with the same default. site: it may stand in the site file (as that kind)."""
     kind = kind or Text()
     allowed = kind if site is True else site or None
-    option = Option(name, help, kind, site=allowed, default="{}" if default is dict else default, **more)
-    return _field(default, Source((option,), None))
+    option = CommandOption(name, help, kind, site=allowed, default="{}" if default is dict else default, **more)
+    return _field(default, FieldSource((option,), None))
 
 
-def made_of(default: Any, make: Callable[..., Any], *options: Option) -> Any:
+def made_of(default: Any, make: Callable[..., Any], *options: CommandOption) -> Any:
     """A field whose value is made of what these options give. Raises what `make` raises, when it is read."""
-    return _field(default, Source(options, make))
+    return _field(default, FieldSource(options, make))
 
 
-def _field(default: Any, source: Source) -> Any:
+def _field(default: Any, source: FieldSource) -> Any:
     if callable(default):
         return field(default_factory=default, metadata={"from": source})
     return field(default=default, metadata={"from": source})
 
 
-def sources(record: type[Any]) -> Iterator[tuple[str, Source]]:
+def sources(record: type[Any]) -> Iterator[tuple[str, FieldSource]]:
     """The fields of a record that options fill."""
     for member in fields(record):
         if "from" in member.metadata:
             yield member.name, member.metadata["from"]
 
 
-def options_of(record: type[Any], *names: str, **changed: Mapping[str, Any]) -> tuple[Option, ...]:
+def options_of(record: type[Any], *names: str, **changed: Mapping[str, Any]) -> tuple[CommandOption, ...]:
     """The options of a record in the order of its fields. names: of these fields alone, in this order.
 
     changed: by an option's key, what this command has otherwise.

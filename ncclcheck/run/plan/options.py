@@ -15,11 +15,11 @@ from ncclcheck.run.plan.option_table import (
     SELDOM,
     VERDICT,
     WHERE,
-    Choice,
+    CommandOption,
     Flag,
-    Number,
-    Option,
+    NumberRange,
     Text,
+    WordChoice,
     made_of,
     typed,
 )
@@ -70,8 +70,8 @@ def _file(name: str, help: str, group: str = OUTPUT) -> Any:
     return typed(None, name, help, group=group, metavar="FILE")
 
 
-_WHOLE = Number(whole=True)
-_NODES = Number(1, 100_000, whole=True)  # more nodes than any cluster has; bounds the input
+_WHOLE = NumberRange(whole=True)
+_NODES = NumberRange(1, 100_000, whole=True)  # more nodes than any cluster has; bounds the input
 _CODES = Text(comma_list=True)
 
 
@@ -96,7 +96,7 @@ class Options:
         None,
         "--launch",
         "set the launcher instead of detecting it",
-        Choice(LAUNCHERS),
+        WordChoice(LAUNCHERS),
         group=WHERE,
         site=True,
         guarded=True,
@@ -128,7 +128,7 @@ class Options:
     rdzv_endpoint: str | None = made_of(
         None,
         _endpoint,
-        Option(
+        CommandOption(
             "--rdzv-endpoint",
             "the rendezvous: an address of node 0",
             group=WHERE,
@@ -160,7 +160,7 @@ class Options:
         "text",
         "--output",
         "format of stdout",
-        Choice(("text", "short", "json")),
+        WordChoice(("text", "short", "json")),
         short="-o",
         group=OUTPUT,
         site=True,
@@ -187,19 +187,21 @@ class Options:
     only: tuple[str, ...] = made_of(
         (),
         lambda given: codes("--only", given),
-        Option("--only", ONLY.format("NET,NCC003"), group=VERDICT, metavar="CODES", default="", site=_CODES),
+        CommandOption(
+            "--only", ONLY.format("NET,NCC003"), group=VERDICT, metavar="CODES", default="", site=_CODES
+        ),
     )
     ignore: tuple[str, ...] = made_of(
         (),
         lambda given: codes("--ignore", given),
-        Option(
+        CommandOption(
             "--ignore", "downgrade these codes to notes", group=VERDICT, metavar="CODES", default="", site=_CODES
         ),
     )
     policy: Policy = made_of(
         Policy,
         lambda given: Policy(require=requirements(given)),
-        Option(
+        CommandOption(
             "--require",
             "gpu=8,hca=8,CODE: absent and unknown are failures",
             group=VERDICT,
@@ -226,7 +228,7 @@ class Options:
         False, "--verbose", "list every check and its evidence", Flag(), short="-v", group=OUTPUT, site=True
     )
     color: str = typed(
-        "auto", "--color", "colour the text", Choice(("auto", "always", "never")), group=OUTPUT, site=True
+        "auto", "--color", "colour the text", WordChoice(("auto", "always", "never")), group=OUTPUT, site=True
     )
     sysroot: str | None = typed(
         None, "--sysroot", "read a recorded machine below DIR", group=SELDOM, metavar="DIR"

@@ -11,11 +11,11 @@ from ncclcheck.run.plan.data_plan import DataOptions
 from ncclcheck.run.plan.option_table import (
     OUTPUT,
     VERDICT,
-    Choice,
+    CommandOption,
     Flag,
     Json,
-    Number,
-    Option,
+    NumberRange,
+    WordChoice,
     made_of,
     typed,
 )
@@ -36,7 +36,7 @@ class PreflightOptions(JobOptions):
     """
 
     level: Level = typed(
-        "standard", "--level", "how much is measured", Choice(get_args(Level)), show_default=True, site=True
+        "standard", "--level", "how much is measured", WordChoice(get_args(Level)), show_default=True, site=True
     )
     simulate: bool = typed(False, "--simulate", "simulate two nodes on this machine, as a demonstration", Flag())
     script: str = typed("", "--script", "read this training script first, and do as it does", metavar="TRAIN.py")
@@ -47,7 +47,7 @@ class PreflightOptions(JobOptions):
     model: str = made_of(
         "transformer",
         lambda given: reference("--model", given, MODELS),
-        Option(
+        CommandOption(
             "--model",
             "the model to train, as in smoke; MODULE:FACTORY needs --data",
             metavar="NAME",
@@ -57,7 +57,7 @@ class PreflightOptions(JobOptions):
     verify: bool = made_of(
         True,
         operator.not_,
-        Option(
+        CommandOption(
             "--no-verify",
             "do not test the recommended settings before writing them",
             Flag(),
@@ -76,18 +76,20 @@ class PreflightOptions(JobOptions):
     need: int = made_of(
         0,
         int,
-        Option("--need", "N healthy nodes are enough", Number(1, 100_000, whole=True), group=VERDICT, metavar="N"),
+        CommandOption(
+            "--need", "N healthy nodes are enough", NumberRange(1, 100_000, whole=True), group=VERDICT, metavar="N"
+        ),
     )
     cache_minutes: float = made_of(
         0.0,
         float,
-        Option(
+        CommandOption(
             "--cache",
             "reuse a ready result at most MINUTES old",
-            Number(1, 10_080, "minutes"),
+            NumberRange(1, 10_080, "minutes"),
             group=VERDICT,
             metavar="MINUTES",
-            site=Number(1, 10_080, "minutes"),
+            site=NumberRange(1, 10_080, "minutes"),
         ),
     )
     command: tuple[str, ...] = ()

@@ -12,15 +12,15 @@ from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Node, at, replace, value_or
 from ncclcheck.probes.job.context import JobPlan, TrainingPlan
 from ncclcheck.run.plan import faults
-from ncclcheck.run.plan.bench_plan import JobOptions, Shape, injected
+from ncclcheck.run.plan.bench_plan import JobOptions, JobShape, injected
 from ncclcheck.run.plan.option_table import (
     SECONDS,
-    Choice,
+    CommandOption,
     Flag,
     Json,
-    Number,
-    Option,
+    NumberRange,
     Text,
+    WordChoice,
     made_of,
     typed,
 )
@@ -59,7 +59,7 @@ def parameters(given: str) -> float:
 
 def named(option: str, help: str, *, metavar: str = "MODULE:FUNCTION") -> Any:
     """A field that names something of the user's own; empty: none."""
-    shown = Option(option, help, metavar=metavar, default="")
+    shown = CommandOption(option, help, metavar=metavar, default="")
     return made_of("", lambda given: reference(option, given) if given else "", shown)
 
 
@@ -71,7 +71,7 @@ class SmokeOptions(JobOptions):
     model: str = made_of(
         "transformer",
         lambda given: reference("--model", given, MODELS),
-        Option(
+        CommandOption(
             "--model",
             "transformer, conv or MODULE:FACTORY",
             metavar="NAME",
@@ -91,13 +91,13 @@ class SmokeOptions(JobOptions):
     save: str = named("--checkpoint-save", "your own save: model, state, path")
     load: str = named("--checkpoint-load", "your own load: model, state, path")
     steps: int = typed(
-        20, "--steps", "optimizer steps", Number(4, 100_000, whole=True), show_default=True, site=True
+        20, "--steps", "optimizer steps", NumberRange(4, 100_000, whole=True), show_default=True, site=True
     )
     batch: int = typed(
         8,
         "--batch",
         "samples per rank and micro-batch",
-        Number(1, 65_536, whole=True),
+        NumberRange(1, 65_536, whole=True),
         show_default=True,
         site=True,
     )
@@ -105,34 +105,34 @@ class SmokeOptions(JobOptions):
         1,
         "--accumulate",
         "micro-batches per step, with no_sync",
-        Number(1, 1024, whole=True),
+        NumberRange(1, 1024, whole=True),
         show_default=True,
         site=True,
     )
     precision: Precision = typed(
-        "fp32", "--precision", "of autocast", Choice(get_args(Precision)), show_default=True, site=True
+        "fp32", "--precision", "of autocast", WordChoice(get_args(Precision)), show_default=True, site=True
     )
     strategy: Strategy = typed(
-        "ddp", "--strategy", "parallelism", Choice(get_args(Strategy)), show_default=True, site=True
+        "ddp", "--strategy", "parallelism", WordChoice(get_args(Strategy)), show_default=True, site=True
     )
     find_unused: bool = typed(False, "--find-unused-parameters", "DDP's flag of the same name", Flag())
     checkpoints: str = typed("", "--checkpoint-dir", "where checkpoints go  [default: here]", metavar="DIR")
     save_bytes: int = made_of(
         64 * 2**20,
         lambda mib: mib * 2**20,
-        Option(
+        CommandOption(
             "--save-mib",
             "size limit of one save",
-            Number(1, 2**20, whole=True),
+            NumberRange(1, 2**20, whole=True),
             default=64,
             show_default=True,
-            site=Number(1, 2**20, whole=True),
+            site=NumberRange(1, 2**20, whole=True),
         ),
     )
     model_params: float = made_of(
         0.0,
         lambda given: parameters(given) if given else 0.0,
-        Option(
+        CommandOption(
             "--model-params",
             "forecast saving a model of N parameters: 70e9 or 70B",
             metavar="N",
@@ -144,7 +144,7 @@ class SmokeOptions(JobOptions):
         600.0,
         "--timeout",
         "timeout of your process group in seconds",
-        Number(1, 1e6, "seconds"),
+        NumberRange(1, 1e6, "seconds"),
         show_default=True,
     )
     settings: tuple[str, ...] = typed(
@@ -157,7 +157,7 @@ class SmokeOptions(JobOptions):
     kill: bool = made_of(
         True,
         operator.not_,
-        Option("--no-kill", "skip killing a rank and resuming", Flag(), default=False, site=Flag()),
+        CommandOption("--no-kill", "skip killing a rank and resuming", Flag(), default=False, site=Flag()),
     )
     time_budget: float = typed(
         20.0, "--time-budget", "seconds of measuring", SECONDS, metavar="S", show_default=True, site=True
@@ -209,7 +209,7 @@ def run_folder(plan: TrainingPlan, run_id: str) -> str:
     return os.path.join(plan.directory, plan.checkpoints, f"ncclcheck-smoke-{run_id}")
 
 
-def job(smoke: SmokeOptions, shape: Shape, nodes: list[Node], *, directory: str, run_id: str) -> JobPlan:
+def job(smoke: SmokeOptions, shape: JobShape, nodes: list[Node], *, directory: str, run_id: str) -> JobPlan:
     """The job that trains. Raises UsageError."""
     plan = training(smoke, directory=directory)
     names = [node.name for node in nodes]

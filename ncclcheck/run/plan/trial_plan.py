@@ -12,7 +12,7 @@ from ncclcheck.probes.facts import Node
 from ncclcheck.probes.job.context import JobPlan, Op
 from ncclcheck.reports.subjects.nccl.variables import effective, reference
 from ncclcheck.run.plan import bench_plan, faults
-from ncclcheck.run.plan.bench_plan import BenchOptions, Level, Shape
+from ncclcheck.run.plan.bench_plan import BenchOptions, JobShape, Level
 
 FORM = "VAR=VALUE, where VAR begins with NCCL_, GLOO_ or TORCH_NCCL_ (VAR= takes it away)"
 PAIRS: dict[Level, int] = {"quick": 4, "standard": 6, "full": 10}
@@ -24,7 +24,7 @@ _LONGEST = 1000  # characters of a value: no NCCL variable needs more; bounds th
 
 
 @dataclass(frozen=True)
-class Setting:
+class TriedSetting:
     """A variable and what it is to be; None takes it away, as NCCL reads an empty value."""
 
     variable: str
@@ -34,7 +34,7 @@ class Setting:
         return f"{self.variable}={self.value or ''}"
 
 
-def setting(given: str) -> Setting:
+def setting(given: str) -> TriedSetting:
     """`NCCL_ALGO=Tree` or `NCCL_ALGO=`. Raises UsageError."""
     name, equals, value = given.partition("=")
     known = re.fullmatch(r"(NCCL|GLOO|TORCH_NCCL)_[A-Z0-9_]{1,80}", name)
@@ -44,10 +44,10 @@ def setting(given: str) -> Setting:
         raise UsageError(
             f"--with: the value of {name} cannot be used; allowed are up to {_LONGEST} printable ASCII characters"
         )
-    return Setting(name, value or None)
+    return TriedSetting(name, value or None)
 
 
-def doubt(setting: Setting) -> str:
+def doubt(setting: TriedSetting) -> str:
     """What to say of a name that is on no list of ours; the names of NCCL are judged by the nodes' own library."""
     if setting.variable in reference() or setting.variable.startswith("NCCL_"):
         return ""
@@ -55,7 +55,7 @@ def doubt(setting: Setting) -> str:
     return f"--with: {setting.variable} is no name that we know" + (f"; did you mean {near[0]}?" if near else "")
 
 
-def refuse(setting: Setting, shape: Shape, nodes: list[Node], *, simulated: bool) -> None:
+def refuse(setting: TriedSetting, shape: JobShape, nodes: list[Node], *, simulated: bool) -> None:
     """Raises UsageError where the setting cannot make a difference to this job."""
     name, idle = setting.variable, "it cannot make a difference here"
     if shape.backend == "gloo" and not name.startswith("GLOO_"):
@@ -78,7 +78,7 @@ def refuse(setting: Setting, shape: Shape, nodes: list[Node], *, simulated: bool
         raise UsageError(f"--with {setting}: {idle}: {has}")
 
 
-def job(bench: BenchOptions, shape: Shape, nodes: list[Node], *, simulated: bool) -> JobPlan:
+def job(bench: BenchOptions, shape: JobShape, nodes: list[Node], *, simulated: bool) -> JobPlan:
     """One of the short jobs: a few rows, within its share of the measuring. Raises UsageError."""
     share = _budget(bench) / (2 * PAIRS[bench.level])
     sizes = bench.sizes or bench_plan.sizes(_SIZES[shape.backend])

@@ -12,9 +12,9 @@ from ncclcheck.probes.facts import Candidate, Node, at, replace, value_or
 from ncclcheck.probes.job.context import CollectivePlan, JobPlan, Op, ReduceOp, Row
 from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version
 from ncclcheck.run.plan import bench_plan, trial_plan
-from ncclcheck.run.plan.bench_plan import BenchOptions, Level, Shape
-from ncclcheck.run.plan.option_table import Flag, Option, made_of
-from ncclcheck.run.plan.trial_plan import Setting
+from ncclcheck.run.plan.bench_plan import BenchOptions, JobShape, Level
+from ncclcheck.run.plan.option_table import CommandOption, Flag, made_of
+from ncclcheck.run.plan.trial_plan import TriedSetting
 
 FORM = "VAR=VALUE, where VAR begins with NCCL_, GLOO_ or TORCH_NCCL_, or is OMP_NUM_THREADS (VAR= takes it away)"
 LOOKS: dict[Level, tuple[int, ...]] = {"quick": (4, 8), "standard": (4, 8, 12), "full": (6, 12, 24)}
@@ -28,7 +28,7 @@ _PER_FUNCTION = (2, 24)  # NCCL_ALGO and NCCL_PROTO take a list for each functio
 _THREADS = "NVIDIA: one helper thread may not fill a fast TCP network"
 
 
-def tries(given: Sequence[str]) -> tuple[Setting, ...]:
+def tries(given: Sequence[str]) -> tuple[TriedSetting, ...]:
     """Raises UsageError, also for a choice without a fall-back: NCCL fails where none of a list is possible."""
     settings = tuple(_setting(text) for text in given)
     if len(settings) > _MOST_TRIES:
@@ -36,12 +36,12 @@ def tries(given: Sequence[str]) -> tuple[Setting, ...]:
     return settings
 
 
-def _setting(given: str) -> Setting:
+def _setting(given: str) -> TriedSetting:
     name, equals, value = given.partition("=")
     if name == "OMP_NUM_THREADS" and equals:
         if not (value.isdecimal() and 1 <= int(value) <= 1024):
             raise UsageError(f"--try {given[:100]}: allowed are 1 to 1024 threads")
-        return Setting(name, value)
+        return TriedSetting(name, value)
     try:
         setting = trial_plan.setting(given)
     except UsageError:
@@ -66,19 +66,21 @@ class TuneOptions(BenchOptions):
     level: Level = made_of(
         "standard",
         bench_plan.level,
-        Option(
+        CommandOption(
             "--quick", f"up to {LOOKS['quick'][-1]} pairs of jobs a setting", Flag(), default=False, site=Flag()
         ),
-        Option("--full", f"up to {LOOKS['full'][-1]} pairs of jobs a setting", Flag(), default=False, site=Flag()),
+        CommandOption(
+            "--full", f"up to {LOOKS['full'][-1]} pairs of jobs a setting", Flag(), default=False, site=Flag()
+        ),
     )
     inject: tuple[str, ...] = ()
     reduce_op: ReduceOp = "sum"
     min_busbw: dict[str, float] = dataclasses.field(default_factory=dict)
     soak: float | None = None
-    tries: tuple[Setting, ...] = made_of(
+    tries: tuple[TriedSetting, ...] = made_of(
         (),
         tries,
-        Option(
+        CommandOption(
             "--try",
             "try these settings instead of the usual ones",
             metavar="VAR=VALUE",
@@ -90,7 +92,7 @@ class TuneOptions(BenchOptions):
     files: tuple[str, ...] = made_of(
         (),
         tuple,
-        Option(
+        CommandOption(
             "--job-files",
             "read operations and sizes from Flight Recorder dumps, NCCL's COLL lines or Inspector's files",
             metavar="FILE",
@@ -102,7 +104,7 @@ class TuneOptions(BenchOptions):
     rows: tuple[tuple[str, int], ...] = ()
 
 
-def candidates(wanted: TuneOptions, shape: Shape, nodes: list[Node], *, simulated: bool) -> list[Candidate]:
+def candidates(wanted: TuneOptions, shape: JobShape, nodes: list[Node], *, simulated: bool) -> list[Candidate]:
     """What may matter to this job on these nodes; never what is set already, nor a choice without a fall-back.
 
     The user's own settings come first; where there are any, only these. Raises UsageError for one that cannot
@@ -126,7 +128,7 @@ def candidates(wanted: TuneOptions, shape: Shape, nodes: list[Node], *, simulate
     return left
 
 
-def _of_gloo(shape: Shape, nodes: list[Node]) -> Iterator[Candidate]:
+def _of_gloo(shape: JobShape, nodes: list[Node]) -> Iterator[Candidate]:
     """Threads sum up what came in; more than there are cores for each rank only take turns."""
     cores = min((value_or(at(node, "host.usable_cores"), 1.0) for node in nodes), default=1.0)
     for threads in (2, 4, 8):
@@ -153,7 +155,7 @@ def _of_nccl(nodes: list[Node]) -> Iterator[Candidate]:
         yield Candidate(variable="NCCL_NSOCKS_PERTHREAD", value="4", why="one TCP flow may not fill the network")
 
 
-def job(wanted: TuneOptions, shape: Shape, nodes: list[Node], *, simulated: bool) -> JobPlan:
+def job(wanted: TuneOptions, shape: JobShape, nodes: list[Node], *, simulated: bool) -> JobPlan:
     """One of the short jobs. Raises UsageError."""
     sizes = wanted.sizes or bench_plan.sizes(_SIZES[shape.backend])
     short = dataclasses.replace(wanted, ops=wanted.ops or _OPS, sizes=sizes, time_budget=_share(wanted))

@@ -21,8 +21,8 @@ from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.subjects.job import trial as tried
 from ncclcheck.reports.subjects.job.student import quantile
 from ncclcheck.run.plan import trial_plan
-from ncclcheck.run.plan.bench_plan import BenchOptions, Shape
-from ncclcheck.run.plan.trial_plan import Setting
+from ncclcheck.run.plan.bench_plan import BenchOptions, JobShape
+from ncclcheck.run.plan.trial_plan import TriedSetting
 from tests.conftest import ROOT, Command
 from tests.helpers.clusters import LO, nic, node
 
@@ -111,9 +111,9 @@ def cluster(one: Trial | None, **env: str) -> Cluster:
     ],
 )
 def test_the_rule(one: Trial | None, state: str, says: str) -> None:
-    found = judge(cluster(one), [rule for rule in all_rules() if rule.code == "BEN017"])[0]
-    assert found.state.value == state
-    assert says in (found.reason or found.findings[0].what)
+    verdict = judge(cluster(one), [rule for rule in all_rules() if rule.code == "BEN017"])[0]
+    assert verdict.state.value == state
+    assert says in (verdict.reason or verdict.findings[0].what)
 
 
 def advice(action: Any, value: str | None = "Tree", variable: str = "NCCL_ALGO") -> Recommendation:
@@ -140,26 +140,33 @@ def advice(action: Any, value: str | None = "Tree", variable: str = "NCCL_ALGO")
 def test_what_is_recommended_then(
     one: Trial | None, before: list[Recommendation], after: list[tuple[str, str]]
 ) -> None:
-    found = measured.weighed(Site(cluster(one), []), before)
-    assert [(each.action, each.basis) for each in found] == after
+    recommendations = measured.weighed(Site(cluster(one), []), before)
+    assert [(each.action, each.basis) for each in recommendations] == after
 
 
 def test_a_measured_setting_comes_with_its_gain_and_the_way_back() -> None:
-    one = next(r for r in recommend(cluster(trial(FASTER), NCCL_ALGO="Ring"), []) if r.basis == "measured")
-    assert (one.variable, one.value, one.action, one.undo) == ("NCCL_ALGO", "Tree", "set", "export NCCL_ALGO=Ring")
-    assert one.gain.startswith("all_reduce of 1 MiB +10.9")
-    assert "with NCCL_ALGO=Ring" in one.why
+    recommendation = next(
+        r for r in recommend(cluster(trial(FASTER), NCCL_ALGO="Ring"), []) if r.basis == "measured"
+    )
+    assert (recommendation.variable, recommendation.value, recommendation.action, recommendation.undo) == (
+        "NCCL_ALGO",
+        "Tree",
+        "set",
+        "export NCCL_ALGO=Ring",
+    )
+    assert recommendation.gain.startswith("all_reduce of 1 MiB +10.9")
+    assert "with NCCL_ALGO=Ring" in recommendation.why
 
 
 @pytest.mark.parametrize(
     ("given", "expected"),
     [
-        ("NCCL_ALGO=Tree", Setting("NCCL_ALGO", "Tree")),
-        ("NCCL_SOCKET_IFNAME==eth0,eth1", Setting("NCCL_SOCKET_IFNAME", "=eth0,eth1")),
-        ("TORCH_NCCL_ENABLE_TIMING=", Setting("TORCH_NCCL_ENABLE_TIMING", None)),
+        ("NCCL_ALGO=Tree", TriedSetting("NCCL_ALGO", "Tree")),
+        ("NCCL_SOCKET_IFNAME==eth0,eth1", TriedSetting("NCCL_SOCKET_IFNAME", "=eth0,eth1")),
+        ("TORCH_NCCL_ENABLE_TIMING=", TriedSetting("TORCH_NCCL_ENABLE_TIMING", None)),
     ],
 )
-def test_what_can_be_tried(given: str, expected: Setting) -> None:
+def test_what_can_be_tried(given: str, expected: TriedSetting) -> None:
     assert trial_plan.setting(given) == expected
     assert str(expected) == given
 
@@ -191,14 +198,14 @@ def test_what_makes_no_difference_is_refused(
 ) -> None:
     nodes = [node("a", LO, env={"NCCL_PROTO": "LL"})]
     with pytest.raises(UsageError, match=says):
-        trial_plan.refuse(trial_plan.setting(given), Shape(backend, ranks), nodes, simulated=simulated)
-    trial_plan.refuse(Setting("NCCL_PROTO", None), Shape("nccl", 2), nodes, simulated=False)
+        trial_plan.refuse(trial_plan.setting(given), JobShape(backend, ranks), nodes, simulated=simulated)
+    trial_plan.refuse(TriedSetting("NCCL_PROTO", None), JobShape("nccl", 2), nodes, simulated=False)
 
 
 def test_what_the_rules_would_say_of_it() -> None:
     here = cluster(None, NCCL_ALG="x")
     assert foreseen(here, "NCCL_ALGO", "Tree") == []
-    assert [one.what for one in foreseen(here, "NCCL_ALGOO", "Tree")] == [
+    assert [finding.what for finding in foreseen(here, "NCCL_ALGOO", "Tree")] == [
         "NCCL_ALGOO has no effect: NCCL does not read it; did you mean NCCL_ALGO?"
     ]
     assert "=nope matches no usable interface" in foreseen(here, "NCCL_SOCKET_IFNAME", "nope")[0].what
@@ -218,10 +225,10 @@ def test_a_name_that_nobody_knows(given: str, says: str) -> None:
 
 def test_the_jobs_keep_within_the_time_that_was_given() -> None:
     plans = [
-        trial_plan.job(BenchOptions(time_budget=given), Shape("gloo", 2), [], simulated=False).collectives
+        trial_plan.job(BenchOptions(time_budget=given), JobShape("gloo", 2), [], simulated=False).collectives
         for given in (6.0, None)
     ]
-    assert [one.budget_s for one in plans] == [0.5, 2.0]
+    assert [plan.budget_s for plan in plans] == [0.5, 2.0]
     assert {row.op for row in plans[0].rows} == {"all_reduce", "all_gather"}
 
 

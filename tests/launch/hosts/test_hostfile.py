@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch.hosts.hostfile import Host, from_file, from_lines, from_option
+from ncclcheck.launch.hosts.hostfile import HostLine, from_file, from_lines, from_option
 
 _OPEN_MPI = """\
 # the cluster
@@ -23,10 +23,10 @@ admin@dd.site slots = 4
 
 def test_open_mpi() -> None:
     assert from_lines(_OPEN_MPI, "hosts") == (
-        Host("aa", "aa", 8),
-        Host("bb", "bb", 8),
-        Host("cc", "cc"),
-        Host("admin@dd.site", "dd.site", 4),
+        HostLine("aa", "aa", 8),
+        HostLine("bb", "bb", 8),
+        HostLine("cc", "cc"),
+        HostLine("admin@dd.site", "dd.site", 4),
     )
 
 
@@ -44,7 +44,7 @@ def test_deepspeed_mpich_plain_and_ipv6(content: str, hosts: list[tuple[str, int
 
 
 def test_option() -> None:
-    assert from_option("a, b:8,user@c") == (Host("a", "a"), Host("b", "b", 8), Host("user@c", "c"))
+    assert from_option("a, b:8,user@c") == (HostLine("a", "a"), HostLine("b", "b", 8), HostLine("user@c", "c"))
 
 
 @pytest.mark.parametrize(

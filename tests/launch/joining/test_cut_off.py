@@ -12,7 +12,7 @@ import pytest
 from ncclcheck.launch.agents import Events
 from ncclcheck.launch.joining import join_protocol
 from ncclcheck.launch.joining.hearsay import sound
-from ncclcheck.launch.joining.meeting import Meeting as MeetingPoint
+from ncclcheck.launch.joining.meeting import MeetingPoint
 from ncclcheck.launch.joining.trust import sealed
 from ncclcheck.probes.facts import (
     Arrival,
@@ -23,6 +23,7 @@ from ncclcheck.probes.facts import (
     Hop,
     Interruptions,
     Job,
+    KernelRoute,
     LinkEvents,
     Meeting,
     NameServer,
@@ -30,7 +31,6 @@ from ncclcheck.probes.facts import (
     Node,
     Resolver,
     Volley,
-    Way,
     known,
     replace,
 )
@@ -79,36 +79,36 @@ def _filtered(nodes: list[Node], name: str, *chains: Filter) -> list[Node]:
 
 def test_a_name_that_leads_elsewhere_is_put_right_by_the_address_of_the_jobs_network() -> None:
     names = Resolver(name="h1", seconds=0.0, servers=[NameServer(address="10.9.0.53", answered=True)])
-    (found,) = _run010(_came(_unreached("10.1.0.200", resolver=names), "h2"))
-    assert (found.state.value, found.where.node) == ("fail", "h2")
-    assert "h1 resolves on h2 to 10.1.0.200 (by its name service), an address of no node" in found.what
-    assert "echo '10.1.0.1 h1' >> /etc/hosts   # on h2" in found.remedies[1].commands[0]
+    (finding,) = _run010(_came(_unreached("10.1.0.200", resolver=names), "h2"))
+    assert (finding.state.value, finding.where.node) == ("fail", "h2")
+    assert "h1 resolves on h2 to 10.1.0.200 (by its name service), an address of no node" in finding.what
+    assert "echo '10.1.0.1 h1' >> /etc/hosts   # on h2" in finding.remedies[1].commands[0]
 
 
 def test_a_port_that_node_0_leads_elsewhere_is_said_once_for_all() -> None:
-    (found,) = _run010(_came(_unreached("10.1.0.1"), "h2", "h3"), _filtered(NODES, "h1", _DOCKER))
-    assert (found.where.node, found.where.peer) == ("h1", "h[2-3]")
-    assert "dnat to 172.17.0.9:29500" in found.what
-    assert found.remedies[0].commands == ["--rdzv-endpoint h1:29511   # on every node"]
+    (finding,) = _run010(_came(_unreached("10.1.0.1"), "h2", "h3"), _filtered(NODES, "h1", _DOCKER))
+    assert (finding.where.node, finding.where.peer) == ("h1", "h[2-3]")
+    assert "dnat to 172.17.0.9:29500" in finding.what
+    assert finding.remedies[0].commands == ["--rdzv-endpoint h1:29511   # on every node"]
 
 
 def test_a_rule_of_another_port_is_none() -> None:
     other = replace(_DOCKER, rule="tcp dport 295001 dnat to 172.17.0.9:80")
     change = pairs("both", "h2", connect=DROPPED)
-    (found,) = _run010(_came(_unreached("10.1.0.1"), "h2"), _filtered(NODES, "h1", other), change)
-    assert found.where.node == "h2"
-    assert "dnat" not in found.what
+    (finding,) = _run010(_came(_unreached("10.1.0.1"), "h2"), _filtered(NODES, "h1", other), change)
+    assert finding.where.node == "h2"
+    assert "dnat" not in finding.what
 
 
 def test_only_that_port_of_node_0_is_dead() -> None:
-    (found,) = _run010(_came(_unreached("10.1.0.1"), "h2"))
-    assert "what comes in for port 29500 of h1 is dropped or led elsewhere, though other ports" in found.what
+    (finding,) = _run010(_came(_unreached("10.1.0.1"), "h2"))
+    assert "what comes in for port 29500 of h1 is dropped or led elsewhere, though other ports" in finding.what
 
 
 def test_other_ports_of_another_address_prove_nothing() -> None:
-    (found,) = _run010(_came(_unreached("fd00::1"), "h2"))
-    assert "other ports" not in found.what
-    assert found.state.value == "fail"  # node rank 0 runs, so that the way is what fails
+    (finding,) = _run010(_came(_unreached("fd00::1"), "h2"))
+    assert "other ports" not in finding.what
+    assert finding.state.value == "fail"  # node rank 0 runs, so that the way is what fails
 
 
 def test_whose_address_a_literal_endpoint_is_says_run005() -> None:
@@ -127,27 +127,31 @@ def test_a_name_of_another_node_that_node_0_resolves_alike_is_no_ones_wrong_name
     alike = replace(job, meeting=replace(job.meeting, addresses=["10.1.0.2"]))
     assert not _run010(alike)
     other = replace(job, meeting=replace(job.meeting, addresses=["10.1.0.1"]))
-    assert [one.where.node for one in _run010(other)] == ["h2"]
+    assert [finding.where.node for finding in _run010(other)] == ["h2"]
 
 
 def test_a_filter_that_drops_neighbour_discovery_is_the_cause() -> None:
     drop = Filter(family="inet", table="t", chain="c", hook="input", does=["drop"], rule="l4proto ipv6-icmp drop")
-    way = Way(
+    way = KernelRoute(
         address="fd00::1", kind="unicast", hops=[Hop(interface="eth0", address="fd00::1", state="incomplete")]
     )
     job = _came(_unreached("fd00::1", ways=[way]), "h2")
-    (found,) = _run010(job, _filtered(NODES, "h2", drop))
-    assert "drops ICMPv6 (chain inet t c (hook input): l4proto ipv6-icmp drop)" in found.what
-    assert found.remedies[0].commands[0].startswith("nft insert rule inet t c icmpv6 type '{ nd-neighbor-solicit")
+    (finding,) = _run010(job, _filtered(NODES, "h2", drop))
+    assert "drops ICMPv6 (chain inet t c (hook input): l4proto ipv6-icmp drop)" in finding.what
+    assert (
+        finding.remedies[0].commands[0].startswith("nft insert rule inet t c icmpv6 type '{ nd-neighbor-solicit")
+    )
     (without,) = _run010(job, _filtered(NODES, "h2"))
     assert "ICMPv6" not in without.what
 
 
 def test_no_answer_on_the_wire_is_no_firewall() -> None:
-    way = Way(address="10.1.0.1", kind="unicast", source="10.1.0.2", destination="10.1.0.0/24", table="main",
-              hops=[Hop(interface="eth0", address="10.1.0.1", state="failed")])  # fmt: skip
-    (found,) = _run010(_came(_unreached("10.1.0.1", ways=[way]), "h2"), change=pairs("both", "h2", **CUT))
-    commands = [line for one in found.remedies for line in one.commands]
+    hops = [Hop(interface="eth0", address="10.1.0.1", state="failed")]
+    way = KernelRoute(
+        address="10.1.0.1", kind="unicast", source="10.1.0.2", destination="10.1.0.0/24", table="main", hops=hops
+    )
+    (finding,) = _run010(_came(_unreached("10.1.0.1", ways=[way]), "h2"), change=pairs("both", "h2", **CUT))
+    commands = [line for remedy in finding.remedies for line in remedy.commands]
     assert any("ip -s link show eth0" in line for line in commands)
     assert not any("nft" in line or "iptables" in line for line in commands)
 
@@ -170,11 +174,11 @@ def _behind() -> list[Node]:
 
 
 def test_a_container_behind_nat_is_the_one_to_change() -> None:
-    (found,) = (one for one in judged("NET003", _behind(), _nat).findings if one.state.value == "fail")
-    assert found.where.node == "h2"
-    assert "behind NAT: it gives the others 10.0.3.2 (eth0)" in found.what
-    assert "come from 10.1.0.22" in found.what
-    commands = " ".join(line for one in found.remedies for line in one.commands)
+    (finding,) = (one for one in judged("NET003", _behind(), _nat).findings if one.state.value == "fail")
+    assert finding.where.node == "h2"
+    assert "behind NAT: it gives the others 10.0.3.2 (eth0)" in finding.what
+    assert "come from 10.1.0.22" in finding.what
+    commands = " ".join(line for remedy in finding.remedies for line in remedy.commands)
     assert "--network host" in commands
     assert "route add" not in commands
     assert "addr del" not in commands
@@ -186,7 +190,7 @@ def test_a_node_that_others_reach_is_not_behind_nat() -> None:
     def change(a: str, b: str) -> dict[str, Any]:
         return _nat(a, b) if a == "h2" else {}
 
-    assert not any("behind NAT" in one.what for one in judged("NET003", _behind(), change).findings)
+    assert not any("behind NAT" in finding.what for finding in judged("NET003", _behind(), change).findings)
 
 
 def test_a_public_address_that_nobody_reaches_is_not_behind_nat() -> None:
@@ -195,7 +199,7 @@ def test_a_public_address_that_nobody_reaches_is_not_behind_nat() -> None:
     def change(a: str, b: str) -> dict[str, Any]:
         return _nat(a, b) | ({"source": "8.8.3.2"} if a == "h2" else {})
 
-    assert not any("behind NAT" in one.what for one in judged("NET003", nodes, change).findings)
+    assert not any("behind NAT" in finding.what for finding in judged("NET003", nodes, change).findings)
 
 
 # A trunk with a dead member
@@ -214,9 +218,9 @@ def _half_lost(a: str, b: str) -> dict[str, Any]:
 
 
 def test_a_dead_member_of_a_trunk_is_no_fault_of_a_node() -> None:
-    (found,) = judged("NET006", FOUR, _half_lost).findings
-    assert (found.state.value, found.where.node) == ("fail", None)
-    assert "between h[1-2] and h[3-4] a part of the connections is lost" in found.what
+    (finding,) = judged("NET006", FOUR, _half_lost).findings
+    assert (finding.state.value, finding.where.node) == ("fail", None)
+    assert "between h[1-2] and h[3-4] a part of the connections is lost" in finding.what
 
 
 @pytest.mark.parametrize(
@@ -230,12 +234,12 @@ def test_a_dead_member_of_a_trunk_is_no_fault_of_a_node() -> None:
     ],
 )
 def test_no_trunk(change: Change) -> None:
-    assert not any("trunk between" in one.what for one in judged("NET006", FOUR, change).findings)
+    assert not any("trunk between" in finding.what for finding in judged("NET006", FOUR, change).findings)
 
 
 def test_two_nodes_show_no_trunk() -> None:
     found = judged("NET006", hosts(2), pairs("both", "h1", volley=Volley(opened=8, late=4)))
-    assert not any("trunk between" in one.what for one in found.findings)
+    assert not any("trunk between" in finding.what for finding in found.findings)
 
 
 def _by_ports(*of: str, same: int = 8) -> Change:
@@ -250,16 +254,16 @@ def _by_ports(*of: str, same: int = 8) -> Change:
     ],
 )
 def test_connections_that_fail_by_their_ports_take_a_dead_member(count: int, change: Change, node: str) -> None:
-    (found,) = judged("NET006", hosts(count), change).findings
-    assert (found.state.value, found.where.node) == ("fail", node)
-    assert "by their ports: one member" in found.what
-    assert not any("nft insert" in line for one in found.remedies for line in one.commands)
+    (finding,) = judged("NET006", hosts(count), change).findings
+    assert (finding.state.value, finding.where.node) == ("fail", node)
+    assert "by their ports: one member" in finding.what
+    assert not any("nft insert" in line for remedy in finding.remedies for line in remedy.commands)
 
 
 @pytest.mark.parametrize("same", [0, 5, 7])
 def test_others_late_the_second_time_are_a_limit(same: int) -> None:
-    found = judged("NET006", hosts(2), _by_ports("h1", "h2", same=same)).findings
-    assert not any("by their ports" in one.what for one in found)
+    findings = judged("NET006", hosts(2), _by_ports("h1", "h2", same=same)).findings
+    assert not any("by their ports" in finding.what for finding in findings)
 
 
 # A link that is dead in one direction
@@ -275,22 +279,24 @@ def _deaf(took: int, *, held_before: bool = False) -> list[Finding]:
 
     all_of_it = measured(NODES, change)
     count = Counters(packets=5, errors=0, drops=0, bytes_in=took, bytes_out=168, seconds=1.0)
-    reach = [replace(one, counters=count, beside=count) if one.node == "h2" else one for one in all_of_it.reach]
+    reach = [
+        replace(reach, counters=count, beside=count) if reach.node == "h2" else reach for reach in all_of_it.reach
+    ]
     return verdict("NET006", *NODES, measurements=replace(all_of_it, reach=reach)).findings
 
 
 def test_a_node_that_is_heard_and_hears_nothing() -> None:
-    (found,) = _deaf(35)
-    assert "h2 is heard and hears nothing" in found.what
-    assert not any("nft" in line for one in found.remedies for line in one.commands)
+    (finding,) = _deaf(35)
+    assert "h2 is heard and hears nothing" in finding.what
+    assert not any("nft" in line for remedy in finding.remedies for line in remedy.commands)
 
 
 def test_an_old_entry_does_not_show_that_a_node_is_heard() -> None:
-    (found,) = _deaf(35, held_before=True)
+    (finding,) = _deaf(35, held_before=True)
     both = "h2 is cut off from all 2 others, in both directions: h2 hears nothing: it finds no MAC"
-    assert found.what.startswith(both)
-    assert "is heard" not in found.what
-    assert not any("nft" in line for one in found.remedies for line in one.commands)
+    assert finding.what.startswith(both)
+    assert "is heard" not in finding.what
+    assert not any("nft" in line for remedy in finding.remedies for line in remedy.commands)
 
 
 def _not_delivered(took: int) -> list[Finding]:
@@ -303,47 +309,49 @@ def _not_delivered(took: int) -> list[Finding]:
 
     all_of_it = measured(NODES, change)
     count = Counters(packets=300, errors=0, drops=0, bytes_in=took, bytes_out=57_500, seconds=1.0)
-    reach = [replace(one, counters=count, beside=count) if one.node == "h2" else one for one in all_of_it.reach]
+    reach = [
+        replace(reach, counters=count, beside=count) if reach.node == "h2" else reach for reach in all_of_it.reach
+    ]
     macs = [node(name, LO, nic("eth0", f"10.1.0.{i}/24", mac=f"02:00:00:00:00:0{i}"))
             for i, name in enumerate(("h1", "h2", "h3"), 1)]  # fmt: skip
     return [
-        one
-        for one in verdict("NET006", *macs, measurements=replace(all_of_it, reach=reach)).findings
-        if one.where.node == "h2"
+        finding
+        for finding in verdict("NET006", *macs, measurements=replace(all_of_it, reach=reach)).findings
+        if finding.where.node == "h2"
     ]
 
 
 def test_what_does_not_come_to_the_card_is_no_filter_of_the_host() -> None:
-    (found,) = _not_delivered(84)
-    assert "nothing that the others send to h2 arrives at its interface: eth0 received 168 bytes" in found.what
-    assert not any("nft" in line for one in found.remedies for line in one.commands)
-    (found,) = _not_delivered(20_000)
-    assert "arrives at its interface" not in found.what
+    (finding,) = _not_delivered(84)
+    assert "nothing that the others send to h2 arrives at its interface: eth0 received 168 bytes" in finding.what
+    assert not any("nft" in line for remedy in finding.remedies for line in remedy.commands)
+    (finding,) = _not_delivered(20_000)
+    assert "arrives at its interface" not in finding.what
 
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_nodes_that_only_the_switch_keeps_apart(asked: bool) -> None:
     lost = {**CUT, "connect": replace(DROPPED, kept="neighbour" if asked else "")}
-    found = judged("NET006", NODES, lambda a, b: lost if {a, b} == {"h2", "h3"} else {}).findings
+    findings = judged("NET006", NODES, lambda a, b: lost if {a, b} == {"h2", "h3"} else {}).findings
     if not asked:
-        assert not any("the switch keeps" in one.what for one in found)
+        assert not any("the switch keeps" in one.what for one in findings)
         return
-    (one,) = found
-    assert one.what.startswith("the switch keeps h[2-3] apart: not even ARP passes between them, either way")
-    assert (one.where.node, one.where.peer) == ("h2", "h3")
+    (finding,) = findings
+    assert finding.what.startswith("the switch keeps h[2-3] apart: not even ARP passes between them, either way")
+    assert (finding.where.node, finding.where.peer) == ("h2", "h3")
 
 
 def test_a_whole_private_vlan_is_one_finding() -> None:
     lost = {**CUT, "connect": replace(DROPPED, kept="neighbour")}
-    found = judged("NET006", hosts(4), lambda a, b: lost if "h1" not in (a, b) else {}).findings
-    (one,) = found
-    assert "keeps h[2-4] apart" in one.what
-    assert "(3 pairs)" in one.what
+    findings = judged("NET006", hosts(4), lambda a, b: lost if "h1" not in (a, b) else {}).findings
+    (finding,) = findings
+    assert "keeps h[2-4] apart" in finding.what
+    assert "(3 pairs)" in finding.what
 
 
 def test_a_node_that_receives_is_not_deaf() -> None:
-    (found,) = _deaf(5000)
-    assert "hears nothing" not in found.what
+    (finding,) = _deaf(5000)
+    assert "hears nothing" not in finding.what
 
 
 def test_a_link_that_went_down_stands_before_what_it_cut() -> None:
@@ -351,10 +359,10 @@ def test_a_link_that_went_down_stands_before_what_it_cut() -> None:
     after = measured(NODES, pairs("both", "h3", **CUT))
     watched = Interruptions(node="h3", seconds=60.0, links=[LinkEvents(name="eth0", downs=16)])
     all_of_it = replace(before, reach_after=after.reach, interruptions=[watched])
-    (found,) = (
+    (finding,) = (
         one for one in verdict("NET006", *NODES, measurements=all_of_it).findings if one.state.value == "fail"
     )
-    assert found.what.startswith("eth0 of h3 lost its link 16 times while the job ran")
+    assert finding.what.startswith("eth0 of h3 lost its link 16 times while the job ran")
     quiet = verdict("NET006", *NODES, measurements=replace(all_of_it, interruptions=[]))
     assert not any("lost its link" in one.what for one in quiet.findings)
 
@@ -379,22 +387,22 @@ def _joined(port: int) -> Guest:
 
 def _until(point: MeetingPoint, wanted: object) -> None:
     end = time.monotonic() + 5
-    while time.monotonic() < end and [one.unreached for one in point.arrivals] != [wanted]:
+    while time.monotonic() < end and [arrival.unreached for arrival in point.arrivals] != [wanted]:
         time.sleep(0.02)
-    assert [one.unreached for one in point.arrivals] == [wanted]
+    assert [arrival.unreached for arrival in point.arrivals] == [wanted]
 
 
 def test_a_node_says_why_the_endpoint_failed_and_takes_it_back(point: tuple[MeetingPoint, int]) -> None:
     guest, why = _joined(point[1]), _unreached("10.1.0.1")
-    guest.say(join_protocol.encode(join_protocol.CutOff(meeting=why)))
+    guest.say(join_protocol.encode(join_protocol.CutOffNode(meeting=why)))
     _until(point[0], why)
-    guest.say(join_protocol.encode(join_protocol.CutOff()))
+    guest.say(join_protocol.encode(join_protocol.CutOffNode()))
     _until(point[0], None)
 
 
 def test_addresses_that_are_none_end_the_conversation(point: tuple[MeetingPoint, int]) -> None:
     guest = _joined(point[1])
-    guest.say(join_protocol.encode(join_protocol.CutOff(meeting=_unreached("$(reboot)"))))
+    guest.say(join_protocol.encode(join_protocol.CutOffNode(meeting=_unreached("$(reboot)"))))
     _until_left(point[0])
 
 
@@ -429,19 +437,19 @@ def test_a_second_card_in_the_subnet_on_whose_wire_nobody_answers_is_the_cause()
         else one
         for one in NODES
     ]
-    way = Way(
+    way = KernelRoute(
         address="10.1.0.1", kind="unicast", source="10.1.0.22", destination="10.1.0.0/24",
         hops=[Hop(interface="eth1", address="10.1.0.1", state="incomplete")],
     )  # fmt: skip
-    (found,) = _run010(_came(_unreached("10.1.0.1", ways=[way]), "h2"), nodes)
-    assert (found.where.node, found.where.device) == ("h2", "eth1")
-    assert "it goes by eth1, whose address 10.1.0.22/24 is in the subnet 10.1.0.0/24 of eth0 too" in found.what
-    assert found.remedies[0].commands == [
+    (finding,) = _run010(_came(_unreached("10.1.0.1", ways=[way]), "h2"), nodes)
+    assert (finding.where.node, finding.where.device) == ("h2", "eth1")
+    assert "it goes by eth1, whose address 10.1.0.22/24 is in the subnet 10.1.0.0/24 of eth0 too" in finding.what
+    assert finding.remedies[0].commands == [
         "ip addr del 10.1.0.22/24 dev eth1   # on h2", "ip link set dev eth1 down   # on h2",
     ]  # fmt: skip
     answered = replace(way, hops=[replace(way.hops[0], state="reachable")])
-    (found,) = _run010(_came(_unreached("10.1.0.1", ways=[answered]), "h2"), nodes)
-    assert "ip addr del" not in str(found.remedies)
+    (finding,) = _run010(_came(_unreached("10.1.0.1", ways=[answered]), "h2"), nodes)
+    assert "ip addr del" not in str(finding.remedies)
 
 
 def test_node_0_that_takes_a_far_node_for_near_is_the_cause_and_no_firewall() -> None:
@@ -454,8 +462,10 @@ def test_node_0_that_takes_a_far_node_for_near_is_the_cause_and_no_firewall() ->
     def cut(one: str, other: str) -> dict[str, Any]:
         return dict(CUT) if {one, other} == {"h1", "h2"} else {}
 
-    (found,) = _run010(_came(_unreached("10.1.0.1"), "h2"), nodes, cut)
-    assert (found.where.node, found.where.peer) == ("h1", "h2")
-    assert "on h1 eth0 has the prefix length /8" in found.what
-    assert found.remedies[0].commands[-1].startswith("ip addr add 10.1.0.1/24 dev eth0 && ip addr del 10.1.0.1/8")
-    assert "nft" not in str(found.remedies)
+    (finding,) = _run010(_came(_unreached("10.1.0.1"), "h2"), nodes, cut)
+    assert (finding.where.node, finding.where.peer) == ("h1", "h2")
+    assert "on h1 eth0 has the prefix length /8" in finding.what
+    assert (
+        finding.remedies[0].commands[-1].startswith("ip addr add 10.1.0.1/24 dev eth0 && ip addr del 10.1.0.1/8")
+    )
+    assert "nft" not in str(finding.remedies)

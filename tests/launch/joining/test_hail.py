@@ -13,21 +13,21 @@ import pytest
 
 from ncclcheck.launch.agents import Events
 from ncclcheck.launch.joining import follow, hail, join_protocol
-from ncclcheck.launch.joining.connection import Connection
+from ncclcheck.launch.joining.connection import LeadConnection
 from ncclcheck.launch.joining.hearsay import sound
-from ncclcheck.launch.joining.meeting import Meeting as MeetingPoint
-from ncclcheck.launch.joining.trust.identity import Identity
+from ncclcheck.launch.joining.meeting import MeetingPoint
+from ncclcheck.launch.joining.trust.identity import JoinIdentity
 from ncclcheck.launch.joining.trust.secret import Secret
 from ncclcheck.probes.facts import (
     Arrival,
     Cluster,
     Hop,
     Job,
+    KernelRoute,
     Meeting,
     NameServer,
     Neighbour,
     Resolver,
-    Way,
     replace,
 )
 from ncclcheck.reports.judgement.findings import Finding
@@ -171,14 +171,16 @@ def test_thousands_of_answers_are_one_place_and_take_a_second(monkeypatch: pytes
 # A stranger's place comes before node rank 0's
 
 
-def _who(secret: Secret, port: int) -> Identity:
-    return Identity(1, 2, "h1.invalid", (port,), "", "h2", "--node-rank and --rdzv-endpoint", secret=secret)
+def _who(secret: Secret, port: int) -> JoinIdentity:
+    return JoinIdentity(1, 2, "h1.invalid", (port,), "", "h2", "--node-rank and --rdzv-endpoint", secret=secret)
 
 
-_FAILURE = follow.Failure("unresolved", "h1.invalid does not resolve")
+_FAILURE = follow.NotReached("unresolved", "h1.invalid does not resolve")
 
 
-def _aside(monkeypatch: pytest.MonkeyPatch, who: Identity, places: list[tuple[str, int]]) -> Connection | None:
+def _aside(
+    monkeypatch: pytest.MonkeyPatch, who: JoinIdentity, places: list[tuple[str, int]]
+) -> LeadConnection | None:
     monkeypatch.setattr(follow, "hail", lambda _ports, _place: places)
     monkeypatch.setattr(follow, "_try_all", lambda _who, _command: _FAILURE)
     record = Meeting(endpoint=who.endpoint, told_by=who.chosen_by, outcome="unresolved", node_rank=1)
@@ -195,11 +197,11 @@ def test_a_stranger_who_is_first_is_passed_over_with_a_secret(monkeypatch: pytes
     point = MeetingPoint("h1.invalid", [port], 2, "", name="h1", command="env", events=Events(), secret=secret)
     places = [("127.0.0.1", stranger.port), ("127.0.0.1", mute.getsockname()[1]), ("127.0.0.1", point.port)]
     try:
-        found = _aside(monkeypatch, _who(secret, port), places)
-        assert found is not None
-        assert [one.name for one in point.arrivals] == ["h2"]
+        connection = _aside(monkeypatch, _who(secret, port), places)
+        assert connection is not None
+        assert [arrival.name for arrival in point.arrivals] == ["h2"]
         assert stranger.said == []
-        found.close()
+        connection.close()
     finally:
         point.done(0, "over")
         stranger.close()
@@ -209,12 +211,12 @@ def test_a_stranger_who_is_first_is_passed_over_with_a_secret(monkeypatch: pytes
 def test_strangers_alone_are_not_followed_with_a_secret(monkeypatch: pytest.MonkeyPatch) -> None:
     place = join_protocol.place_digest("", "h1.invalid:29500")
     strangers = [FakeLead(key=b"what a stranger would guess", place=place) for _ in range(6)]
-    places = [("127.0.0.1", one.port) for one in strangers]
+    places = [("127.0.0.1", lead.port) for lead in strangers]
     who = _who(Secret("secret", b"the true secret of this run"), 29500)
     assert _aside(monkeypatch, who, places) is None
-    assert [one.said for one in strangers] == [[]] * 6
-    for one in strangers:
-        one.close()
+    assert [lead.said for lead in strangers] == [[]] * 6
+    for stranger in strangers:
+        stranger.close()
 
 
 # What a node tells of its way
@@ -231,7 +233,7 @@ def _honest() -> Meeting:
         sources=["10.1.0.2", ""],
         neighbours={"10.1.0.1": Neighbour(mac="02:00:00:00:00:01", interface="eth0", permanent=False)},
         ways=[
-            Way(
+            KernelRoute(
                 address="10.1.0.1", kind="unicast", source="10.1.0.2", destination="10.1.0.0/24", table="main",
                 hops=[Hop(interface="eth0.100", address="10.1.0.1", state="failed")], routers=["10.1.0.254"],
             )
@@ -250,13 +252,13 @@ def test_what_an_honest_node_tells_stays() -> None:
 
 def _changed(**parts: Any) -> Meeting:
     """The honest one with something else of its way, its next hop or its names."""
-    said = _honest()
-    assert said.resolver is not None
-    way, names = said.ways[0], said.resolver
+    meeting = _honest()
+    assert meeting.resolver is not None
+    way, names = meeting.ways[0], meeting.resolver
     of_way, of_names = parts.pop("way", {}), parts.pop("names", {})
     hop = parts.pop("hop", {})
     way = replace(way, **of_way, **({"hops": [replace(way.hops[0], **hop)]} if hop else {}))
-    return replace(said, **({"ways": [way], "resolver": replace(names, **of_names)} | parts))
+    return replace(meeting, **({"ways": [way], "resolver": replace(names, **of_names)} | parts))
 
 
 @pytest.mark.parametrize(
@@ -282,9 +284,9 @@ def _changed(**parts: Any) -> Meeting:
         _changed(hop={"address": EVIL}),
     ],
 )
-def test_what_no_node_says_is_refused(said: Meeting) -> None:
+def test_what_no_node_says_is_refused(meeting: Meeting) -> None:
     with pytest.raises(ValueError, match=r"address|network|endpoint|host bits|name"):
-        sound(said)
+        sound(meeting)
 
 
 @pytest.mark.parametrize(
@@ -303,13 +305,13 @@ def test_what_no_node_says_is_refused(said: Meeting) -> None:
     ],
 )
 @pytest.mark.parametrize("outcome", ["silent", "stranger", "unresolved", "no_route", "refused", "unrouted"])
-def test_no_word_of_it_comes_into_a_command(said: Meeting, outcome: Any) -> None:
-    for found in _run010(sound(replace(said, outcome=outcome))):
-        commands = [line for one in found.remedies for line in one.commands]
+def test_no_word_of_it_comes_into_a_command(meeting: Meeting, outcome: Any) -> None:
+    for finding in _run010(sound(replace(meeting, outcome=outcome))):
+        commands = [line for remedy in finding.remedies for line in remedy.commands]
         assert not [line for line in commands if "$(reboot" in line or "; reboot" in line]
         assert not [line for line in commands if "\x1b" in line or len(line) > 2000]
-        assert "\x1b" not in found.what
-        assert len(found.what) < 2000
+        assert "\x1b" not in finding.what
+        assert len(finding.what) < 2000
 
 
 def _run010(said: Meeting, secret: Any = "") -> list[Finding]:
@@ -321,19 +323,19 @@ def _run010(said: Meeting, secret: Any = "") -> list[Finding]:
 
 
 def _commands(findings: list[Finding]) -> str:
-    return " ".join(line for found in findings for one in found.remedies for line in one.commands)
+    return " ".join(line for finding in findings for remedy in finding.remedies for line in remedy.commands)
 
 
 def test_another_address_counts_only_where_node_0_has_it() -> None:
-    said = _changed(addresses=["10.1.0.1"], elsewhere=["6.6.6.6"])
-    assert "6.6.6.6" not in _commands(_run010(sound(said)))
+    meeting = _changed(addresses=["10.1.0.1"], elsewhere=["6.6.6.6"])
+    assert "6.6.6.6" not in _commands(_run010(sound(meeting)))
 
 
 def test_without_a_secret_no_other_name_is_mapped() -> None:
     names = Resolver(name="pypi.org", seconds=0.0)
-    said = sound(_changed(endpoint="pypi.org:29500", addresses=["6.6.6.6"], resolver=names))
-    assert "pypi.org" not in _commands(_run010(said, "none"))
-    assert "10.1.0.1 pypi.org" in _commands(_run010(said, "secret"))  # so that the test above can fail
+    meeting = sound(_changed(endpoint="pypi.org:29500", addresses=["6.6.6.6"], resolver=names))
+    assert "pypi.org" not in _commands(_run010(meeting, "none"))
+    assert "10.1.0.1 pypi.org" in _commands(_run010(meeting, "secret"))  # so that the test above can fail
 
 
 def test_addresses_of_nodes_are_one_word_of_a_shell() -> None:

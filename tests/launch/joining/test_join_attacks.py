@@ -65,7 +65,7 @@ class FakeLead:
             self.said.append(theirs.open(line))
             if b"job_ended" in line:
                 break
-        done = join_protocol.Done(exit_code=0, decision="\x1b]0;owned\x07READY: all nodes fine")
+        done = join_protocol.JoinOutcome(exit_code=0, decision="\x1b]0;owned\x07READY: all nodes fine")
         connection.sendall(ours.close(join_protocol.encode(done)))
         lines.read()
 
@@ -92,7 +92,7 @@ def _orders(folder: Path) -> tuple[wire.FromLauncher, ...]:
     """What ran code of a stranger's choice before: a factory, a module of the node's own disk, a library."""
     touch = {"command": f"touch {folder}/PWNED"}
     plans = [DataPlan(factory="os:system", kwargs=touch), DataPlan(factory="mine.py:make", directory=str(folder))]
-    job = wire.Job(
+    job = wire.StartJob(
         run_id="ncclcheck-1-1", endpoint="127.0.0.1:9", is_host=False, local_addr="127.0.0.1", nodes=2,
         ranks_per_node=1, backend="gloo", plan=msgspec.Raw(b"{}"), env={"LD_PRELOAD": f"{folder}/evil.so"},
         seconds=9,

@@ -11,7 +11,7 @@ import pytest
 
 from ncclcheck.base.errors import UsageError
 from ncclcheck.launch.join import line_for_other, wait_of
-from ncclcheck.launch.joining.trust.identity import Identity, identity
+from ncclcheck.launch.joining.trust.identity import JoinIdentity, identity
 from ncclcheck.run.plan.options import Options
 
 TYPED: dict[str, Any] = {"nodes": 2, "node_rank": 1, "rdzv_endpoint": "10.0.0.1:29400"}
@@ -92,7 +92,7 @@ VOLCANO = {  # Volcano's plugins env and svc; the lists end in no comma
 }
 
 
-def _who(env: dict[str, str], host: str = "host", **options: Any) -> Identity | None:
+def _who(env: dict[str, str], host: str = "host", **options: Any) -> JoinIdentity | None:
     return identity(Options(command="env", **options), env, host)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from ncclcheck.base import wire
-from ncclcheck.launch.agents import Closed, Said
+from ncclcheck.launch.agents import AgentRecord, Closed
 from ncclcheck.launch.joining.trust.secret import NO_SECRET
 from ncclcheck.probes.facts import Door, Job, Knock, Run, Silence
 from ncclcheck.probes.reach import knock
@@ -56,27 +56,29 @@ def _told(code: str, detail: str, **answers: bool) -> list[Finding]:
     ],
 )
 def test_the_cause_says_what_the_others_saw(answers: dict[str, bool], words: str) -> None:
-    (found,) = _told("RUN001", _CUT_OFF, **answers)
-    assert words in found.what
+    (finding,) = _told("RUN001", _CUT_OFF, **answers)
+    assert words in finding.what
     away = "the host or its link is away" in words
-    assert any("power status" in line for fix in found.remedies for line in fix.commands) is away
-    assert len([one for one in found.evidence if one.source == "TCP connect after the job"]) == len(answers)
+    assert any("power status" in line for fix in finding.remedies for line in fix.commands) is away
+    assert len(
+        [evidence for evidence in finding.evidence if evidence.source == "TCP connect after the job"]
+    ) == len(answers)
 
 
 def test_what_its_own_end_tells_is_not_told_otherwise() -> None:
-    (found,) = _told("RUN001", "ncclcheck on this node was ended by signal 2", h1=True, h2=True)
-    assert found.what == "its ncclcheck was ended there by signal 2"
+    (finding,) = _told("RUN001", "ncclcheck on this node was ended by signal 2", h1=True, h2=True)
+    assert finding.what == "its ncclcheck was ended there by signal 2"
 
 
 def test_a_way_that_was_lost_names_both_ends() -> None:
-    (found,) = _told("NET006", _CUT_OFF, h1=False, h2=True)
-    assert (found.state, found.where.node, found.where.peer) == (State.FAIL, "h1", "h3")
-    assert "the way h1 - h3 was lost during the run" in found.what
+    (finding,) = _told("NET006", _CUT_OFF, h1=False, h2=True)
+    assert (finding.state, finding.where.node, finding.where.peer) == (State.FAIL, "h1", "h3")
+    assert "the way h1 - h3 was lost during the run" in finding.what
 
 
 @pytest.mark.parametrize("answers", [{"h1": False, "h2": False}, {"h1": True, "h2": True}])
 def test_where_all_see_the_same_no_way_is_accused(answers: dict[str, bool]) -> None:
-    assert [one.state for one in _told("NET006", _CUT_OFF, **answers)] == [State.OK]
+    assert [finding.state for finding in _told("NET006", _CUT_OFF, **answers)] == [State.OK]
 
 
 @pytest.mark.parametrize(
@@ -91,9 +93,9 @@ def test_a_filter_that_comes_in_mid_run_is_no_dead_host(facts: dict[str, Any], w
     knocks = [Knock(of="h3", by=by, address="10.1.0.3", answered=False, detail="no answer", **facts)
               for by in ("h1", "h2")]  # fmt: skip
     silence = Silence(node="h3", last_step="start torchrun", since_s=17.0, detail=_CUT_OFF, knocks=knocks)
-    (found,) = verdict("RUN001", *hosts(3), run=Run(silent=[silence], started_job=True)).findings
-    assert words in found.what
-    assert "nft list ruleset" in found.remedies[0].commands
+    (finding,) = verdict("RUN001", *hosts(3), run=Run(silent=[silence], started_job=True)).findings
+    assert words in finding.what
+    assert "nft list ruleset" in finding.remedies[0].commands
 
 
 def _door(node: int, port: int, address: str = "127.0.0.1") -> Door:
@@ -120,8 +122,8 @@ def ports() -> Iterator[tuple[int, int]]:
 
 def test_a_closed_port_of_a_host_that_is_there_answers(ports: tuple[int, int]) -> None:
     opened, closed = ports
-    found = knock([_door(0, opened), _door(1, closed), _door(2, closed, "no address")], "h9", 1.0)
-    assert [(one.of, one.by, one.answered) for one in found] == [
+    knocks = knock([_door(0, opened), _door(1, closed), _door(2, closed, "no address")], "h9", 1.0)
+    assert [(one.of, one.by, one.answered) for one in knocks] == [
         ("h1", "h9", True),
         ("h2", "h9", True),
         ("h3", "h9", False),
@@ -149,12 +151,12 @@ def test_it_keeps_its_limit() -> None:
 
 def test_a_node_of_a_join_searches_no_network() -> None:
     own = OwnCommand(seconds=100)
-    taken = own.taken(wire.Knock(doors=[_door(0, 40000)], seconds=1e9), NO_SECRET)
-    assert isinstance(taken, wire.Knock)
+    taken = own.taken(wire.KnockOrder(doors=[_door(0, 40000)], seconds=1e9), NO_SECRET)
+    assert isinstance(taken, wire.KnockOrder)
     assert taken.seconds == 100
     for doors in ([_door(0, 22)], [_door(0, 40000)] * 5, [_door(0, 40000, "a b")]):
         with pytest.raises(NotOurs):
-            own.taken(wire.Knock(doors=doors, seconds=1.0), NO_SECRET)
+            own.taken(wire.KnockOrder(doors=doors, seconds=1.0), NO_SECRET)
 
 
 class _Link:
@@ -172,11 +174,11 @@ class _Link:
 
 def test_what_was_found_stands_with_the_silent_node() -> None:
     gathered = Gathered([_Link()])
-    gathered.take(Said(1, wire.Listening(door=_door(1, 40000))))
+    gathered.take(AgentRecord(1, wire.Listening(door=_door(1, 40000))))
     gathered.begin_reach()
     found = Knock(of="h2", by="another name", address="127.0.0.1", answered=True)
-    gathered.take(Said(0, wire.Knocked(found=[found])))
-    silent = {one.node: one for one in gathered.run(started_job=True, stopped_by="").silent}
+    gathered.take(AgentRecord(0, wire.Knocked(found=[found])))
+    silent = {silence.node: silence for silence in gathered.run(started_job=True, stopped_by="").silent}
     assert [one.by for one in silent["h2"].knocks] == ["h1"]
     assert not silent["h1"].knocks
 
@@ -199,5 +201,7 @@ def test_who_reaches_nobody_may_be_away_itself() -> None:
     ]
     run = Run(silent=silent, started_job=True, stopped_by="silent node")
     job = Job(launcher="join", nodes_asked=3, nodes_answered=3, ranks=3, missing=["h2", "h3"])
-    found = verdict("RUN001", *hosts(3), command="bench", job=job, run=run).findings
-    assert all("h1 reaches none of h[2-3]: most likely its own link is away" in one.what for one in found)
+    findings = verdict("RUN001", *hosts(3), command="bench", job=job, run=run).findings
+    assert all(
+        "h1 reaches none of h[2-3]: most likely its own link is away" in finding.what for finding in findings
+    )

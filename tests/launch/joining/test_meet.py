@@ -17,9 +17,9 @@ from typing import Any, BinaryIO
 import pytest
 
 from ncclcheck.base import wire
-from ncclcheck.launch.agents import Closed, Event, Events, Said
+from ncclcheck.launch.agents import AgentRecord, Closed, Event, Events
 from ncclcheck.launch.joining import join_protocol
-from ncclcheck.launch.joining.meeting import Meeting, PortTaken, open_port
+from ncclcheck.launch.joining.meeting import MeetingPoint, PortTaken, open_port
 from ncclcheck.launch.joining.trust import sealed
 from ncclcheck.probes.facts import replace
 from tests.conftest import ROOT, environment
@@ -60,10 +60,10 @@ def start() -> Iterator[Start]:
         return started[-1]
 
     yield begin
-    for one in started:
-        if one.child.poll() is None:
-            one.child.kill()
-            one.child.communicate()
+    for process in started:
+        if process.child.poll() is None:
+            process.child.kill()
+            process.child.communicate()
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def _node(rank: int, nodes: int, port: int, host: str = "127.0.0.1") -> tuple[st
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_three_nodes_end_alike(start: Start, port: int, host: str) -> None:
     nodes = [start(*_node(rank, 3, port, host)) for rank in (2, 0, 1)]
-    ends = [one.end() for one in nodes]
+    ends = [node.end() for node in nodes]
     assert [code for code, _, _ in ends] == [0, 0, 0]
     assert ends[1][1]["answered"] == ["host0", "host1", "host2"]
     assert [ends[0][1], ends[2][1]] == [{}, {}]
@@ -97,7 +97,7 @@ def test_three_nodes_end_alike(start: Start, port: int, host: str) -> None:
 
 
 def test_nothing_listens_afterwards(start: Start, port: int) -> None:
-    ends = [one.end() for one in [start(*_node(rank, 2, port)) for rank in (0, 1)]]
+    ends = [process.end() for process in [start(*_node(rank, 2, port)) for rank in (0, 1)]]
     assert [code for code, _, _ in ends] == [0, 0]
     with socket.socket() as plain:  # without SO_REUSEADDR: not even a TIME_WAIT is in the way
         plain.bind(("127.0.0.1", port))
@@ -279,10 +279,10 @@ def test_a_signal_on_node_0_ends_all(start: Start, port: int) -> None:
 
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_signal_ends_the_wait(start: Start, port: int, rank: int) -> None:
-    one = start(*_node(rank, 2, port), "--wait", "60")
-    one.until("waiting for at most" if rank == 0 else "is not reached yet")
-    one.child.send_signal(signal.SIGINT)
-    assert one.end(10)[0] == 130
+    process = start(*_node(rank, 2, port), "--wait", "60")
+    process.until("waiting for at most" if rank == 0 else "is not reached yet")
+    process.child.send_signal(signal.SIGINT)
+    assert process.end(10)[0] == 130
 
 
 def test_a_follower_that_left_may_come_again(start: Start, port: int) -> None:
@@ -293,7 +293,7 @@ def test_a_follower_that_left_may_come_again(start: Start, port: int) -> None:
     again = [start(*_node(rank, 3, port), "--name", f"again{rank}") for rank in (1, 2)]
     code, said, _ = lead.end()
     assert (code, said["answered"]) == (0, ["host0", "again1", "again2"])
-    assert [one.end()[0] for one in again] == [0, 0]
+    assert [process.end()[0] for process in again] == [0, 0]
 
 
 def test_inside_torchrun_every_rank_ends_alike(start: Start, port: int) -> None:
@@ -313,13 +313,13 @@ def test_inside_torchrun_every_rank_ends_alike(start: Start, port: int) -> None:
 
 
 @pytest.fixture
-def meeting(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Meeting, Events, int]]:
+def meeting(port: int, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[MeetingPoint, Events, int]]:
     """A meeting point of two nodes in this process, with less patience."""
     monkeypatch.setattr(join_protocol, "HANDSHAKE_S", 1.0)
     events = Events()
-    one = Meeting("127.0.0.1", [port], 2, "id", name="a", command="env", events=events)
-    yield one, events, port
-    one.done(0, "over")
+    point = MeetingPoint("127.0.0.1", [port], 2, "id", name="a", command="env", events=events)
+    yield point, events, port
+    point.done(0, "over")
 
 
 def _connect(port: int) -> socket.socket:
@@ -392,12 +392,12 @@ def _is_closed(connection: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("garbage", GARBAGE, ids=range(len(GARBAGE)))
-def test_garbage_is_dropped_without_a_trace(meeting: tuple[Meeting, Events, int], garbage: bytes) -> None:
-    one, events, port = meeting
+def test_garbage_is_dropped_without_a_trace(meeting: tuple[MeetingPoint, Events, int], garbage: bytes) -> None:
+    point, events, port = meeting
     with _connect(port) as connection:
         connection.sendall(garbage)
         assert _is_closed(connection)
-    assert (one.arrivals, one.here, events.empty()) == ([], {0: "a"}, True)
+    assert (point.arrivals, point.here, events.empty()) == ([], {0: "a"}, True)
 
 
 @pytest.mark.parametrize(
@@ -405,38 +405,42 @@ def test_garbage_is_dropped_without_a_trace(meeting: tuple[Meeting, Events, int]
     [{"run_id": "other"}, {"key": b"x"}, {"proof": "0" * 64}, {"proof": "\ud7ff"}, {"address": "nonsense"},
      {"node_rank": 7}, {"node_rank": -1}, {"secret": "secret"}, {"secret": "munge", "credential": "MUNGE:AA:"}],
 )  # fmt: skip
-def test_who_proves_nothing_leaves_no_trace(meeting: tuple[Meeting, Events, int], changes: dict[str, Any]) -> None:
-    one, _, port = meeting
+def test_who_proves_nothing_leaves_no_trace(
+    meeting: tuple[MeetingPoint, Events, int], changes: dict[str, Any]
+) -> None:
+    point, _, port = meeting
     with _connect(port) as connection:
         Guest(connection, **changes).ask()
         assert _is_closed(connection)
-    assert (one.arrivals, one.here) == ([], {0: "a"})
+    assert (point.arrivals, point.here) == ([], {0: "a"})
 
 
 @pytest.mark.parametrize("forged", [{"name": "c"}, {"address": "127.0.0.2"}, {"node_rank": 1, "nodes": 3}])
-def test_a_proof_covers_all_that_a_node_says(meeting: tuple[Meeting, Events, int], forged: dict[str, Any]) -> None:
-    one, _, port = meeting
+def test_a_proof_covers_all_that_a_node_says(
+    meeting: tuple[MeetingPoint, Events, int], forged: dict[str, Any]
+) -> None:
+    point, _, port = meeting
     with _connect(port) as connection:
         answer = Guest(connection).ask(**forged).answer()
-    assert isinstance(answer, join_protocol.Refused)
-    assert (answer.kind, one.here) == ("other secret", {0: "a"})
+    assert isinstance(answer, join_protocol.RefusedJoin)
+    assert (answer.kind, point.here) == ("other secret", {0: "a"})
 
 
-def test_a_proof_is_good_for_one_greeting_only(meeting: tuple[Meeting, Events, int]) -> None:
-    one, _, port = meeting
+def test_a_proof_is_good_for_one_greeting_only(meeting: tuple[MeetingPoint, Events, int]) -> None:
+    point, _, port = meeting
     with _connect(port) as first, _connect(port) as second:
         Guest(second, Guest(first).greeting).ask()
         assert _is_closed(second)
-    assert one.here == {0: "a"}
+    assert point.here == {0: "a"}
 
 
-def test_many_who_say_nothing_keep_nobody_out_for_long(meeting: tuple[Meeting, Events, int]) -> None:
-    one, _, port = meeting
+def test_many_who_say_nothing_keep_nobody_out_for_long(meeting: tuple[MeetingPoint, Events, int]) -> None:
+    point, _, port = meeting
     with ExitStack() as held:
         for _ in range(80):
             held.enter_context(_connect(port))
         begun = time.monotonic()
-        while 1 not in one.here and time.monotonic() - begun < 15:
+        while 1 not in point.here and time.monotonic() - begun < 15:
             with _connect(port) as connection:
                 try:
                     assert isinstance(Guest(connection).ask().answer(), join_protocol.Welcome)
@@ -455,25 +459,25 @@ def test_many_who_say_nothing_keep_nobody_out_for_long(meeting: tuple[Meeting, E
         ("", "unnamed"),
     ],
 )
-def test_a_name_may_stand_in_a_command(meeting: tuple[Meeting, Events, int], name: str, shown: str) -> None:
-    one, _, port = meeting
+def test_a_name_may_stand_in_a_command(meeting: tuple[MeetingPoint, Events, int], name: str, shown: str) -> None:
+    point, _, port = meeting
     with _connect(port) as connection:
         Guest(connection, name=name).ask().answer()
-        assert one.here[1] == shown
+        assert point.here[1] == shown
 
 
-def test_a_node_speaks_for_itself_only(meeting: tuple[Meeting, Events, int]) -> None:
-    one, events, port = meeting
+def test_a_node_speaks_for_itself_only(meeting: tuple[MeetingPoint, Events, int]) -> None:
+    point, events, port = meeting
     said: list[str] = []
     with _connect(port) as connection:
         guest = Guest(connection).ask()
         guest.answer()
-        one.wait(1, said.append)
-        guest.say(next(wire.lines(wire.Step(text="forged"), 0, 1)))
-        guest.say(next(wire.lines(wire.Step(text="own"), 1, 2)))
-        assert events.get(timeout=5) == Said(1, wire.Step(text="own"))
-        one.send(1, b"1 order\n")
-        one.send(None, b"* order\n")
+        point.wait(1, said.append)
+        guest.say(next(wire.lines(wire.StepNotice(text="forged"), 0, 1)))
+        guest.say(next(wire.lines(wire.StepNotice(text="own"), 1, 2)))
+        assert events.get(timeout=5) == AgentRecord(1, wire.StepNotice(text="own"))
+        point.send(1, b"1 order\n")
+        point.send(None, b"* order\n")
         assert {guest.hear() for _ in range(3)} >= {b"1 order\n", b"* order\n"}
         guest.lines.close()
     closed = events.get(timeout=5)
@@ -483,13 +487,15 @@ def test_a_node_speaks_for_itself_only(meeting: tuple[Meeting, Events, int]) -> 
 
 
 @pytest.mark.parametrize("way", ["unsealed", "forged", "changed", "repeated", "left out", "sent back"])
-def test_a_line_that_is_not_sealed_ends_the_conversation(meeting: tuple[Meeting, Events, int], way: str) -> None:
-    one, events, port = meeting
-    first, second = (next(wire.lines(wire.Step(text=text), 1, 1)) for text in ("first", "second"))
+def test_a_line_that_is_not_sealed_ends_the_conversation(
+    meeting: tuple[MeetingPoint, Events, int], way: str
+) -> None:
+    point, events, port = meeting
+    first, second = (next(wire.lines(wire.StepNotice(text=text), 1, 1)) for text in ("first", "second"))
     with _connect(port) as connection:
         guest = Guest(connection).ask()
         guest.answer()
-        one.wait(1, lambda _: None)
+        point.wait(1, lambda _: None)
         sealed_first, sealed_second = guest.ours.close(first), guest.ours.close(second)
         hostile = {
             "unsealed": second,
@@ -500,32 +506,32 @@ def test_a_line_that_is_not_sealed_ends_the_conversation(meeting: tuple[Meeting,
             "sent back": guest.lines.readline(),
         }[way]
         connection.sendall(sealed_first + hostile + sealed_second)
-        assert events.get(timeout=5) == Said(1, wire.Step(text="first"))
+        assert events.get(timeout=5) == AgentRecord(1, wire.StepNotice(text="first"))
         assert isinstance(events.get(timeout=5), Closed)
         guest.lines.close()
 
 
-def test_what_was_said_before_all_had_come_is_not_lost(meeting: tuple[Meeting, Events, int]) -> None:
-    one, events, port = meeting
+def test_what_was_said_before_all_had_come_is_not_lost(meeting: tuple[MeetingPoint, Events, int]) -> None:
+    point, events, port = meeting
     with _connect(port) as connection:
         guest = Guest(connection).ask()
-        guest.say(next(wire.lines(wire.Step(text="early"), 1, 1)))
+        guest.say(next(wire.lines(wire.StepNotice(text="early"), 1, 1)))
         guest.answer()
         time.sleep(0.2)
         assert events.empty()
-        one.wait(1, lambda _: None)
+        point.wait(1, lambda _: None)
         found: Event = events.get(timeout=5)
-        assert found == Said(1, wire.Step(text="early"))
+        assert found == AgentRecord(1, wire.StepNotice(text="early"))
 
 
-def test_a_flood_is_bounded(meeting: tuple[Meeting, Events, int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flood_is_bounded(meeting: tuple[MeetingPoint, Events, int], monkeypatch: pytest.MonkeyPatch) -> None:
     """A record that never ends: the node is dropped."""
-    one, events, port = meeting
+    point, events, port = meeting
     monkeypatch.setattr(wire, "MOST_RECORD", 2**20)
     with _connect(port) as connection:
         guest = Guest(connection).ask()
         guest.answer()
-        one.wait(1, lambda _: None)
+        point.wait(1, lambda _: None)
         part = 0
         with suppress(OSError):
             while part < 10_000:
@@ -554,28 +560,28 @@ def test_many_open_records_are_one() -> None:
     assert sum(map(len, assembler._pieces)) == 60_000
 
 
-def test_much_before_the_run_begins_is_refused(meeting: tuple[Meeting, Events, int]) -> None:
-    one, _, port = meeting
+def test_much_before_the_run_begins_is_refused(meeting: tuple[MeetingPoint, Events, int]) -> None:
+    point, _, port = meeting
     with _connect(port) as connection:
         guest = Guest(connection).ask()
         guest.answer()
         for number in range(1000):
             try:
-                guest.say(next(wire.lines(wire.Step(text="x"), 1, number)))
+                guest.say(next(wire.lines(wire.StepNotice(text="x"), 1, number)))
             except OSError:
                 break
         assert _is_closed(connection)
         guest.lines.close()
-    assert one.missing == [1]
+    assert point.missing == [1]
 
 
-def test_a_late_node_is_told_so(meeting: tuple[Meeting, Events, int]) -> None:
-    one, _, port = meeting
-    one.wait(0.1, lambda _: None)
+def test_a_late_node_is_told_so(meeting: tuple[MeetingPoint, Events, int]) -> None:
+    point, _, port = meeting
+    point.wait(0.1, lambda _: None)
     with _connect(port) as connection:
         guest = Guest(connection).ask()
         refused = guest.answer()
-    assert isinstance(refused, join_protocol.Refused)
+    assert isinstance(refused, join_protocol.RefusedJoin)
     assert (refused.kind, refused.proof) == ("late", guest.hand.of_meeting(refused))
     assert "without node rank 1" in refused.reason
 

@@ -28,10 +28,10 @@ from tests.scenarios.scenario_run import Labs
 LO = Endpoint(interface="lo", address="127.0.0.1")
 
 
-def _job(backend: str, seconds: float = 60.0) -> wire.Job:
+def _job(backend: str, seconds: float = 60.0) -> wire.StartJob:
     plan = msgspec.Raw(msgspec.json.encode(JobPlan(collectives=CollectivePlan(rows=[]))))
     where = f"127.0.0.1:{endpoint.free_port('127.0.0.1')}"
-    return wire.Job(
+    return wire.StartJob(
         run_id=f"proof-{os.getpid()}", endpoint=where, is_host=True, local_addr="127.0.0.1", nodes=1,
         ranks_per_node=1, backend=backend, plan=plan, env={}, seconds=seconds,
     )  # fmt: skip
@@ -43,11 +43,11 @@ def test_open_connections_of_a_process() -> None:
         port, store_port = server.getsockname()[1], store.getsockname()[1]
         with socket.create_connection(("127.0.0.1", port)), socket.create_connection(("127.0.0.1", store_port)):
             ends = server.accept()[0], store.accept()[0]
-            found = traffic.connections(os.getpid(), {store_port})
+            counter = traffic.connections(os.getpid(), {store_port})
             for end in ends:
                 end.close()
-    assert not isinstance(found, Unread)
-    assert found[LO, True] == 2
+    assert not isinstance(counter, Unread)
+    assert counter[LO, True] == 2
 
 
 def test_connections_over_ipv6_that_carry_ipv4() -> None:
@@ -56,10 +56,10 @@ def test_connections_over_ipv6_that_carry_ipv4() -> None:
         socket.create_connection(("127.0.0.1", server.getsockname()[1])),
     ):
         end, _ = server.accept()
-        found = traffic.connections(os.getpid(), ())
+        counter = traffic.connections(os.getpid(), ())
         end.close()
-    assert not isinstance(found, Unread)
-    assert set(found) == {(LO, True)}
+    assert not isinstance(counter, Unread)
+    assert set(counter) == {(LO, True)}
 
 
 def test_a_process_that_is_gone() -> None:
@@ -81,7 +81,7 @@ def test_counters_of_interfaces_and_hcas(tmp_path: Path) -> None:
         "/proc/net/dev": _DEV.format(1000, 2000), f"{counters}/port_xmit_data": "100\n",
         f"{counters}/port_rcv_data": "7\n", "/sys/class/infiniband/efa_0/ports/1/state": "4: ACTIVE\n",
     }  # fmt: skip
-    before = traffic.Reading.take(tree(tmp_path, files))
+    before = traffic.CounterReading.take(tree(tmp_path, files))
     (tmp_path / "proc/net/dev").write_text(_DEV.format(4000, 2500))
     (tmp_path / counters[1:] / "port_xmit_data").write_text("350\n")
     moved = before.until_now("here")
@@ -90,11 +90,11 @@ def test_counters_of_interfaces_and_hcas(tmp_path: Path) -> None:
     ]  # fmt: skip
     assert moved.hcas == [Moved(name="mlx5_4:1", sent=1000, received=0)]
     (tmp_path / "proc/net/dev").write_text(_DEV.format(1, 1))
-    assert [one.name for one in before.until_now("here").interfaces] == ["bond0.7"]  # type: ignore[union-attr]
+    assert [interface.name for interface in before.until_now("here").interfaces] == ["bond0.7"]  # type: ignore[union-attr]
 
 
 def test_without_an_hca_it_is_said(tmp_path: Path) -> None:
-    moved = traffic.Reading.take(tree(tmp_path, {"/proc/net/dev": _DEV.format(1, 1)})).until_now("here")
+    moved = traffic.CounterReading.take(tree(tmp_path, {"/proc/net/dev": _DEV.format(1, 1)})).until_now("here")
     assert moved.hcas == Unread("absent", "there is no /sys/class/infiniband")
 
 
@@ -106,9 +106,11 @@ def test_a_log_of_nccl_is_asked_for_beside_the_users_environment(tmp_path: Path)
     assert proof.environment["NCCL_DEBUG"] == "INFO"
     log = Path(expand(proof.environment["NCCL_DEBUG_FILE"], 771, "x"))
     log.write_bytes((ROOT / "tests/data/logs/nccl-2.21-roce.log").read_bytes())
-    told = proof.told({2: RankState(rank=2, node="here", pid=771)}, "", died=False)
-    assert [(one.rank, one.source, one.network) for one in told.transport] == [(2, "log", "IB")]
-    assert [one.node for one in told.traffic] == ["here"]
+    measurements = proof.measurements({2: RankState(rank=2, node="here", pid=771)}, "", died=False)
+    assert [(transport.rank, transport.source, transport.network) for transport in measurements.transport] == [
+        (2, "log", "IB")
+    ]
+    assert [one.node for one in measurements.traffic] == ["here"]
     assert Proof(_job("gloo"), "here", str(tmp_path), user).environment == {}
 
 
@@ -121,9 +123,9 @@ def test_a_log_that_does_not_answer_is_not_waited_for(tmp_path: Path, monkeypatc
     monkeypatch.setattr("ncclcheck.node.ranks.proof._READ_S", 0.2)
     monkeypatch.setattr("ncclcheck.probes.logs.nccl_lines.place.transports", _late)
     proof = Proof(_job("nccl"), "here", str(tmp_path), {})
-    (told,) = proof.told({0: RankState(rank=0, node="here", pid=1)}, "", died=False).transport
-    assert isinstance(told.connections, Unread)
-    assert told.connections.kind == "timed_out"
+    (transport,) = proof.measurements({0: RankState(rank=0, node="here", pid=1)}, "", died=False).transport
+    assert isinstance(transport.connections, Unread)
+    assert transport.connections.kind == "timed_out"
 
 
 def test_ranks_of_nccl_that_fail_are_told_of_too(tmp_path: Path) -> None:
@@ -133,11 +135,11 @@ def test_ranks_of_nccl_that_fail_are_told_of_too(tmp_path: Path) -> None:
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     run = Torchrun(_job("nccl"), "here", str(tmp_path), lambda _: None)
-    run.note(wire.Rank(state=RankState(rank=0, node="here", pid=os.getpid())))
+    run.note(wire.RankReport(state=RankState(rank=0, node="here", pid=os.getpid())))
     run.child.wait(60)
-    (told,) = run.proof().transport
-    assert isinstance(told.connections, Unread)
-    assert told.connections.why == f"NCCL wrote no log to {tmp_path}/nccl.{os.getpid()}.log"
+    (transport,) = run.proof().transport
+    assert isinstance(transport.connections, Unread)
+    assert transport.connections.why == f"NCCL wrote no log to {tmp_path}/nccl.{os.getpid()}.log"
 
 
 def test_bench_tells_over_what_gloo_ran(ncclcheck: Command) -> None:
@@ -146,11 +148,11 @@ def test_bench_tells_over_what_gloo_ran(ncclcheck: Command) -> None:
     assert ran.code == 0, ran.err
     document = ran.document
     assert sorted(one.rank for one in document.measurements.transport) == [0, 1, 2, 3]
-    for one in document.measurements.transport:
-        assert one.interfaces == [LO]
-        assert not isinstance(one.connections, Unread)
-        assert [(kind.kind, kind.peers) for kind in one.connections] == [("TCP", "intra")]
-        assert one.connections[0].count >= 3
+    for transport in document.measurements.transport:
+        assert transport.interfaces == [LO]
+        assert not isinstance(transport.connections, Unread)
+        assert [(kind.kind, kind.peers) for kind in transport.connections] == [("TCP", "intra")]
+        assert transport.connections[0].count >= 3
     assert {one.node for one in document.measurements.traffic} == {"sim0", "sim1"}
     verdicts = {verdict.code: verdict for verdict in document.verdicts}
     assert verdicts["BEN005"].findings[0].what == "sim[0-1]: gloo over TCP, by lo"
@@ -165,13 +167,13 @@ def test_bench_between_hosts_tells_the_interface_and_its_bytes() -> None:
         )
     document = outcome.documents["h1"]
     for rank in document.measurements.transport:
-        assert [one.interface for one in rank.interfaces] == ["eth0"]
+        assert [interface.interface for interface in rank.interfaces] == ["eth0"]
     for node in document.measurements.traffic:
         assert not isinstance(node.interfaces, Unread)
-        moved = {one.name: one.sent for one in node.interfaces}
+        moved = {interface.name: interface.sent for interface in node.interfaces}
         assert moved["eth0"] > 10 * moved["mgmt0"]
     verdict = next(verdict for verdict in document.verdicts if verdict.code == "BEN013")
-    assert (verdict.state, {one.where.node for one in verdict.findings}) == (State.OK, {"h1", "h2"})
+    assert (verdict.state, {finding.where.node for finding in verdict.findings}) == (State.OK, {"h1", "h2"})
 
 
 _REPORT = """
@@ -229,5 +231,5 @@ def test_processes_of_the_diagnostics_meet_and_end() -> None:
         )
         for rank in (0, 1)
     ]  # fmt: skip
-    errors = [one.communicate(timeout=60)[1] for one in started]
-    assert [one.returncode for one in started] == [0, 0], errors
+    errors = [process.communicate(timeout=60)[1] for process in started]
+    assert [process.returncode for process in started] == [0, 0], errors

@@ -18,7 +18,7 @@ def _after(path: Path, *urls: str, **seen: object) -> list[str]:
         files.begin(url)
         Path(url.removeprefix("file://")).write_bytes(b"of a job")
     files.remove()
-    return sorted(one.name for one in path.parent.iterdir())
+    return sorted(path.name for path in path.parent.iterdir())
 
 
 def test_what_the_jobs_made_is_removed(tmp_path: Path) -> None:

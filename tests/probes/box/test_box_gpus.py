@@ -24,10 +24,10 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return fake_nvml.built(tmp_path_factory.mktemp("nvml"))
 
 
-def _new(one: gpus.Gpus, seconds: float) -> list[dict[str, Any]]:
+def _new(watch: gpus.GpuWatch, seconds: float) -> list[dict[str, Any]]:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if found := one.new():
+        if found := watch.new():
             return found
         time.sleep(0.05)
     return []
@@ -45,20 +45,20 @@ def test_a_line_a_second(libraries: Path, tmp_path: Path, monkeypatch: pytest.Mo
     for name, value in fake_nvml.environment(libraries, tmp_path / "told", *lines).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(ctypes, "CDLL", lambda _: None)  # it is found by the child, which begins with the path
-    one = gpus.Gpus()
+    watch = gpus.GpuWatch()
     try:
-        first = _new(one, 30)[0]
+        first = _new(watch, 30)[0]
     finally:
-        one.end()
+        watch.end()
     assert first["gpus"][0][:3] == [97, 69850, 1980]
     assert first["gpus"][1] == []
     assert first["pids"] == [[4000], []]
 
 
 def test_nothing_where_there_is_no_nvml() -> None:
-    one = gpus.Gpus()
-    assert one.new() == []
-    one.end()
+    watch = gpus.GpuWatch()
+    assert watch.new() == []
+    watch.end()
 
 
 @pytest.mark.parametrize("hangs", [False, True])
@@ -76,7 +76,7 @@ def test_a_watched_job(libraries: Path, tmp_path: Path, hangs: bool) -> None:
         assert box.xids == []
         assert b"CUDA error" in page
     else:
-        assert [(one.gpu, one.code) for one in box.xids] == [(1, 79)]
-        assert [1410, 1410] in [one.clocks for one in box.samples]
+        assert [(xid.gpu, xid.code) for xid in box.xids] == [(1, 79)]
+        assert [1410, 1410] in [sample.clocks for sample in box.samples]
         assert b"BOX012" in page
         assert b"GPU 1: the GPU has fallen off the bus (Xid 79)" in b" ".join(page.split())

@@ -24,7 +24,7 @@ PROCESS = {
 def _box(folder: Path, *events: dict[str, Any], wrapper: tuple[dict[str, Any], ...] = (), **meta: Any) -> Path:
     folder.mkdir(parents=True)
     (folder / "meta.json").write_text(json.dumps({**META, **meta}))
-    (folder / "events.jsonl").write_text("".join(json.dumps(one) + "\n" for one in events))
+    (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
     (folder / "wrapper.jsonl").write_text("".join(json.dumps(one) + "\n" for one in wrapper))
     return folder
 
@@ -98,7 +98,7 @@ def test_an_abort_in_a_thread_that_is_none_of_pythons(tmp_path: Path, others: di
     (folder / "fault/7.txt").write_text(_ABORTED)
     (folder / "output.log").write_text(_WORDS)
     [box] = reading.read(str(tmp_path / "h1"))
-    process = next(one for one in box.processes if one.pid == 7)
+    process = next(process for process in box.processes if process.pid == 7)
     assert process.stack[-1] == "/work/train.py:7 in log_metrics"
     assert process.aborted == words
 
@@ -147,7 +147,7 @@ def test_damaged_lines_are_no_defect(tmp_path: Path, line: bytes) -> None:
     with (folder / "events.jsonl").open("ab") as file:
         file.write(line)
     [box] = reading.read(str(tmp_path / "box"))
-    assert [one.pid for one in box.processes] == [7]
+    assert [process.pid for process in box.processes] == [7]
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_damaged_samples_are_left_out(tmp_path: Path, line: bytes) -> None:
     }
     (folder / "samples.0.jsonl").write_bytes(line + b"\n" + json.dumps(good).encode())
     [box] = reading.read(str(tmp_path / "box"))
-    assert [one.t for one in box.samples] == [T + 3]
+    assert [sample.t for sample in box.samples] == [T + 3]
     assert box.processes[0].rss_most == 2**21
 
 

@@ -28,13 +28,13 @@ def test_rates_between_samples() -> None:
 
 def test_many_rows_are_thinned_and_none_of_what_they_counted_is_lost() -> None:
     groups = series.thinned([_row(at) for at in range(100)], 10)
-    found = series.samples(groups)
+    samples = series.samples(groups)
     cores, apart, wrote = series.of_process(7, groups)
-    assert len(found) == len(cores) == len(apart) <= 10
-    assert found[-1].sent == 3000
+    assert len(samples) == len(cores) == len(apart) <= 10
+    assert samples[-1].sent == 3000
     assert cores[-1] == 1.0
     assert 0.4 <= apart[0] <= 0.6
-    assert wrote == [0] * len(found)  # of a watcher that did not tell it
+    assert wrote == [0] * len(samples)  # of a watcher that did not tell it
 
 
 def test_what_a_process_wrote() -> None:
@@ -43,10 +43,10 @@ def test_what_a_process_wrote() -> None:
 
 
 def test_rows_of_an_older_watcher() -> None:
-    [_, one] = series.samples(
+    [_, sample] = series.samples(
         [[{"t": T, "p": [[7, 0, 1, 0, "S"]], "free": {}}], [{"t": T + 1, "p": [], "free": {}}]]
     )
-    assert (one.sent, one.clocks) == (0, [])
+    assert (sample.sent, sample.clocks) == (0, [])
 
 
 OUTPUT = """\
@@ -89,7 +89,7 @@ def test_it_is_read_only_where_the_process_could_not_say_it(tmp_path: Path) -> N
         rows = (process, gone | {"injected": injected})
         (folder / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         [box] = reading.read(str(folder))
-        assert [one.type for one in box.raised] == ([] if injected else ["BadConfig"])
+        assert [raised.type for raised in box.raised] == ([] if injected else ["BadConfig"])
 
 
 def test_how_torchrun_says_that_a_worker_ended() -> None:

@@ -80,10 +80,10 @@ def test_a_process_that_does_not_catch_the_signal_gets_none(tmp_path: Path) -> N
 def test_a_process_that_nobody_waits_for_ends_once(tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "0.3"]) as child:
         jobs = Processes(str(tmp_path), child.pid, Proc())
-        assert [one.pid for one in jobs.find(time.time())] == [child.pid]
+        assert [process.pid for process in jobs.find(time.time())] == [child.pid]
         ended: list[int] = []
         for _ in range(20):
             time.sleep(0.05)
             assert jobs.find(time.time()) == []
-            ended += [one.pid for one in [*jobs.measure(), *jobs.wait(0)]]
+            ended += [process.pid for process in [*jobs.measure(), *jobs.wait(0)]]
         assert ended == [child.pid]

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from ncclcheck.probes.dataloader.children import child
-from ncclcheck.probes.dataloader.children.child import Ended, Gate
+from ncclcheck.probes.dataloader.children.child import ChildEnd, Gate
 
 
 def _raise() -> int:
@@ -51,7 +51,7 @@ def test_the_place_is_the_users_own_line() -> None:
 
 
 def test_the_stacks_show_where_it_hangs_or_crashes() -> None:
-    hung: Ended[None] = child.run(lambda: time.sleep(60), type(None), 0.3)
+    hung: ChildEnd[None] = child.run(lambda: time.sleep(60), type(None), 0.3)
     crashed = child.run(lambda: ctypes.string_at(0), bytes, 5.0)
     assert hung.timed_out
     assert hung.busy_s < 0.2

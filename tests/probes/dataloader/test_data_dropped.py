@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.samples.read import sweep
-from ncclcheck.probes.dataloader.samples.read.reader import Reader
+from ncclcheck.probes.dataloader.samples.read.reader import SampleReader
 from ncclcheck.probes.job.context import DataPlan
 
 
@@ -34,6 +34,6 @@ class Scans:
 @pytest.mark.parametrize(("raises", "dropped"), [(True, 10), (False, 0)])
 def test_samples_behind_a_swallowed_error_are_counted(raises: bool, dropped: int, tmp_path: Path) -> None:
     plan = DataPlan(factory="x:y", directory=str(tmp_path), node="a", workers=2, ranks=1, ranks_per_node=1)
-    swept = sweep.sweep(Reader(Made(Scans(raises), iterable=False, length=40), plan, 30.0), 5.0)
+    swept = sweep.sweep(SampleReader(FactoryLoader(Scans(raises), iterable=False, length=40), plan, 30.0), 5.0)
     assert (swept.count, swept.dropped) == (40, dropped)
     assert (swept.dropped_first is not None) is raises

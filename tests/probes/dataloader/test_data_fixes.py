@@ -704,7 +704,7 @@ def _replaced(source: str, lines: list[str], line: str) -> str:
     """This line, by all that is printed."""
     within = next(one for one in source.splitlines() if line in one)
     indent = " " * (len(within) - len(within.lstrip()))
-    return source.replace(within, "\n".join(indent + one for one in lines))
+    return source.replace(within, "\n".join(indent + line for line in lines))
 
 
 def _first(source: str, lines: list[str], line: str) -> str:

@@ -17,7 +17,7 @@ import torch
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, SequentialSampler
 
 from ncclcheck.probes.dataloader.children import child, surroundings
-from ncclcheck.probes.dataloader.factory import Made, resolve
+from ncclcheck.probes.dataloader.factory import FactoryLoader, resolve
 from ncclcheck.probes.dataloader.indices import chosen
 from ncclcheck.probes.dataloader.randomness import seeds
 from ncclcheck.probes.dataloader.samples import fingerprint
@@ -59,12 +59,17 @@ def folder(tmp_path: Path) -> str:
     return str(tmp_path)
 
 
-def made(name: str, folder: str, env: dict[str, str] | None = None, **kwargs: Any) -> child.Ended[list[Any]]:
+def made(name: str, folder: str, env: dict[str, str] | None = None, **kwargs: Any) -> child.ChildEnd[list[Any]]:
     """What came of it, in a child: given, length, iterable, and the loader's keywords as text."""
 
     def work() -> list[Any]:
-        one = resolve(DataPlan(factory=name, kwargs=kwargs, directory=folder), env or {})()
-        return [one.given, one.length, one.iterable, {name: str(value) for name, value in one.loader.items()}]
+        loader = resolve(DataPlan(factory=name, kwargs=kwargs, directory=folder), env or {})()
+        return [
+            loader.given,
+            loader.length,
+            loader.iterable,
+            {name: str(value) for name, value in loader.loader.items()},
+        ]
 
     return child.run(work, list[Any], 30.0)
 
@@ -136,7 +141,7 @@ def test_what_cannot_be_examined_says_why(name: str, error: str, folder: str) ->
     ],
 )
 def test_a_change_replaces_what_it_excludes(changes: dict[str, Any], expected: tuple[int | None, int]) -> None:
-    one = Made(
+    one = FactoryLoader(
         list(range(10)), False, 10, {"batch_size": 4, "shuffle": True, "num_workers": 2, "prefetch_factor": 3}
     )
     loader: DataLoader[Any] = one.make_loader(**changes)
@@ -150,13 +155,13 @@ class _Stream(IterableDataset[int]):
 
 
 def test_indices_hold_the_ends_and_are_the_same_every_time() -> None:
-    one = Made(None, False, 1000)
-    indices = chosen(one, 16, seed=11)
+    loader = FactoryLoader(None, False, 1000)
+    indices = chosen(loader, 16, seed=11)
     assert indices[:3] == [0, 500, 999]
     assert len(set(indices)) == 16
-    assert indices == chosen(one, 16, seed=11)
-    assert chosen(Made(None, False, 3), 16, seed=11) == [0, 1, 2]
-    assert chosen(Made(_Stream(), True, None), 4, seed=11) == [0, 1, 2, 3]
+    assert indices == chosen(loader, 16, seed=11)
+    assert chosen(FactoryLoader(None, False, 3), 16, seed=11) == [0, 1, 2]
+    assert chosen(FactoryLoader(_Stream(), True, None), 4, seed=11) == [0, 1, 2, 3]
 
 
 def test_leaves_of_a_sample() -> None:
@@ -236,7 +241,9 @@ class Holds(list[int]):
 def test_the_object_whose_method_a_thread_runs_is_known_by_its_path() -> None:
     before = surroundings.read()
     dataset = Holds()
-    found = surroundings.compare(before, surroundings.read(), Made(dataset, iterable=False, length=4), 0.1)
+    found = surroundings.compare(
+        before, surroundings.read(), FactoryLoader(dataset, iterable=False, length=4), 0.1
+    )
     dataset.reader.asked.put(None)
     assert found.thread_owners == ["self.reader"]
 
@@ -256,9 +263,9 @@ def test_a_container_of_pyav_is_a_handle_that_workers_open_anew(monkeypatch: pyt
             self.containers = [InputContainer(), InputContainer()]
 
     now = surroundings.read()
-    made = Made(dataset=Videos(), loader={}, given="dataset", length=2, iterable=False)
+    made = FactoryLoader(dataset=Videos(), loader={}, given="dataset", length=2, iterable=False)
     found = surroundings.compare(now, now, made, 0.0)
-    assert {(one.path.replace("self[0]", "self"), one.type) for one in found.libraries} == {
+    assert {(library.path.replace("self[0]", "self"), library.type) for library in found.libraries} == {
         (f"self.containers[{number}]", "av.container.InputContainer") for number in (0, 1)
     }
     inherited = Inherited(path="self.containers[0]", how="library", what="av.container.InputContainer")

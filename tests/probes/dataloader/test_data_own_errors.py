@@ -16,10 +16,10 @@ import ncclcheck
 from ncclcheck.probes import dataloader
 from ncclcheck.probes.dataloader import ours, phases
 from ncclcheck.probes.dataloader.children import child
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.samples.read import glance
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, Run, Unread, replace
-from ncclcheck.probes.facts.data import DataReport, Resources
+from ncclcheck.probes.facts.data import DataReport, DataResources
 from ncclcheck.probes.facts.data.report import Unseen, by_node
 from ncclcheck.probes.job.context import DataPlan
 from ncclcheck.reports.judgement.decision import outcome
@@ -74,8 +74,8 @@ def cut(samples: list[torch.Tensor]) -> torch.Tensor:
 
 
 _MODULES = {
-    found.name.rpartition(".")[2]: found.name
-    for found in pkgutil.walk_packages(dataloader.__path__, f"{dataloader.__name__}.")
+    walk_package.name.rpartition(".")[2]: walk_package.name
+    for walk_package in pkgutil.walk_packages(dataloader.__path__, f"{dataloader.__name__}.")
 }
 
 
@@ -89,14 +89,14 @@ def broken() -> Any:
 
 def look(aspect: str) -> DataReport:
     """What one aspect gives of the healthy loader."""
-    told: list[DataReport] = []
-    host = phases._Host(PLAN, lambda _: None, told.append)
+    reports: list[DataReport] = []
+    host = phases._HostProcess(PLAN, lambda _: None, reports.append)
     given = {"batch_size": 4, "num_workers": 2, "shuffle": True, "collate_fn": cut}
     if aspect == "sharding":
         host.plan = replace(PLAN, factory="popular_loaders:infinite", directory=SAMPLES, budget_s=40)
         phases._ranks(host, None)
-        return told[0]
-    return host.look(aspect, Made(Scaled(), False, 40, given, "loader"), 10.0)
+        return reports[0]
+    return host.look(aspect, FactoryLoader(Scaled(), False, 40, given, "loader"), 10.0)
 
 
 def document(reports: list[DataReport]) -> tuple[Document, dict[str, Verdict]]:
@@ -122,19 +122,19 @@ def test_a_defect_of_ours_is_reported_as_ours(monkeypatch: pytest.MonkeyPatch, a
     report = look(aspect)
     assert getattr(report, aspect) is None, "what was seen until then says nothing"
     made, told = document([report])
-    assert not [code for code, one in told.items() if one.state in (State.FAIL, State.WARN)]
+    assert not [code for code, verdict in told.items() if verdict.state in (State.FAIL, State.WARN)]
     finding = told["RUN004"].findings[0]
     assert finding.what == "internal error of ncclcheck: KeyError: 'a defect'"
-    assert "broken.py" in {one.source: one.value for one in finding.evidence}["traceback"]
+    assert "broken.py" in {evidence.source: evidence.value for evidence in finding.evidence}["traceback"]
     assert made.state == "incomplete"
     assert closing.decision(made).startswith("Not finished. RUN004")
 
 
 def test_a_defect_while_the_factory_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ncclcheck.probes.dataloader.children.surroundings.compare", broken())
-    told: list[DataReport] = []
-    phases.examine(PLAN, lambda _: None, told.append)
-    _, verdicts = document(told)
+    reports: list[DataReport] = []
+    phases.examine(PLAN, lambda _: None, reports.append)
+    _, verdicts = document(reports)
     assert verdicts["DAT001"].state is State.SKIPPED
     assert "KeyError: 'a defect'" in verdicts["RUN004"].findings[0].what
 
@@ -156,8 +156,10 @@ def raised_by(call: Any) -> BaseException:
 
 def test_what_the_users_code_raises_is_the_users() -> None:
     items: list[int] = []
-    made = Made(items, False, 0)
-    assert ours.trace_of(raised_by(lambda: glance.Source(made).read(3))) == "", "a list has no frame of its own"
+    made = FactoryLoader(items, False, 0)
+    assert ours.trace_of(raised_by(lambda: glance.SampleSource(made).read(3))) == "", (
+        "a list has no frame of its own"
+    )
     assert ours.trace_of(raised_by(lambda: Scaled()[99])) == ""
     assert ours.trace_of(MemoryError()) == ""
 
@@ -178,8 +180,8 @@ def test_the_last_line_names_what_was_not_examined() -> None:
 
 def test_memory_that_was_not_looked_at_is_named_in_the_last_line() -> None:
     """The process that looks gave no answer in time: neither `examined` nor a last line without a word of it."""
-    held = Resources(again=Unread("absent", "the process that looked gave no answer in 3.67 s"))
-    reports = [DataReport(node="sim0", factory="a:b", resources=held)]
+    resources = DataResources(again=Unread("absent", "the process that looked gave no answer in 3.67 s"))
+    reports = [DataReport(node="sim0", factory="a:b", resources=resources)]
     document = finish.make(
         Cluster(command="data", nodes=[Node(name="sim0")], measurements=Measurements(data=reports)),
         Options(command="data"),

@@ -30,14 +30,14 @@ def images(count: int = 6) -> list[dict[str, Any]]:
 
 def sorted_inputs(batch: list[Sample]) -> Any:
     """Sorted for packing; the labels stay where they were."""
-    inputs = sorted((one for one, _ in batch), key=len, reverse=True)
+    inputs = sorted((tensor for tensor, _ in batch), key=len, reverse=True)
     return pad_sequence(inputs, batch_first=True), torch.tensor([label for _, label in batch])
 
 
 def sorted_without_lengths(batch: list[Sample]) -> Any:
-    lengths = torch.tensor([len(one) for one, _ in batch])
+    lengths = torch.tensor([len(tensor) for tensor, _ in batch])
     batch = sorted(batch, key=lambda one: len(one[0]), reverse=True)
-    return pad_sequence([one for one, _ in batch]), lengths, torch.tensor([label for _, label in batch])
+    return pad_sequence([tensor for tensor, _ in batch]), lengths, torch.tensor([label for _, label in batch])
 
 
 def labels_of_the_next(batch: list[dict[str, Any]]) -> Any:
@@ -56,13 +56,13 @@ def shuffled_apart(batch: list[dict[str, Any]]) -> Any:
 
 def sorted_together(batch: list[Sample]) -> Any:
     batch = sorted(batch, key=lambda one: len(one[0]), reverse=True)
-    lengths = torch.tensor([len(one) for one, _ in batch])
-    return pad_sequence([one for one, _ in batch]), lengths, torch.tensor([label for _, label in batch])
+    lengths = torch.tensor([len(tensor) for tensor, _ in batch])
+    return pad_sequence([tensor for tensor, _ in batch]), lengths, torch.tensor([label for _, label in batch])
 
 
 def padded_on_the_left(batch: list[Sample]) -> Any:
-    most = max(len(one) for one, _ in batch)
-    rows = [torch.nn.functional.pad(one, (most - len(one), 0)) for one, _ in batch]
+    most = max(len(tensor) for tensor, _ in batch)
+    rows = [torch.nn.functional.pad(tensor, (most - len(tensor), 0)) for tensor, _ in batch]
     return torch.stack(rows).half(), torch.tensor([label for _, label in batch])
 
 
@@ -87,8 +87,8 @@ def as_lists(batch: list[dict[str, Any]]) -> Any:
 
 
 def language(batch: list[Sample]) -> Any:
-    ids = pad_sequence([one for one, _ in batch], batch_first=True)
-    labels = pad_sequence([one for one, _ in batch], batch_first=True, padding_value=-100.0)
+    ids = pad_sequence([tensor for tensor, _ in batch], batch_first=True)
+    labels = pad_sequence([tensor for tensor, _ in batch], batch_first=True, padding_value=-100.0)
     return {"input_ids": ids, "labels": labels, "attention_mask": ids.ne(0)}
 
 

@@ -18,10 +18,10 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from ncclcheck.probes.dataloader.children import footprint
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.rates import resources
 from ncclcheck.probes.facts import Cluster, Limits, Measurements, Node, Policy, Unread, replace
-from ncclcheck.probes.facts.data import DataReport, Resources
+from ncclcheck.probes.facts.data import DataReport, DataResources
 from ncclcheck.probes.facts.guard.unread import known
 from ncclcheck.probes.job.context import DataPlan
 from ncclcheck.reports.judgement.findings import State, Verdict
@@ -146,13 +146,13 @@ class WithLambda(Plain):
         self.transform = SimpleNamespace(scale=lambda tensor: tensor * 2)
 
 
-def look(dataset: Any, **loader: Any) -> Resources:
+def look(dataset: Any, **loader: Any) -> DataResources:
     length = len(dataset) if isinstance(dataset, Plain) else None
-    made = Made(dataset, isinstance(dataset, IterableDataset), length, loader)
+    made = FactoryLoader(dataset, isinstance(dataset, IterableDataset), length, loader)
     return resources.look(made, DataPlan(factory="a:b", node="a"), 6.0)
 
 
-def verdict(code: str, seen: Resources | None, **thresholds: float) -> Verdict:
+def verdict(code: str, seen: DataResources | None, **thresholds: float) -> Verdict:
     cluster = Cluster(
         command="data",
         nodes=[Node(name="a")],
@@ -165,11 +165,11 @@ def verdict(code: str, seen: Resources | None, **thresholds: float) -> Verdict:
 CODES = [f"DAT02{number}" for number in range(6)]
 
 
-def states(seen: Resources) -> dict[str, str]:
+def states(seen: DataResources) -> dict[str, str]:
     return {code: state.value for code in CODES if (state := verdict(code, seen).state) is not State.OK}
 
 
-def look_at(dataset: Callable[[], Any], loader: dict[str, Any]) -> Resources:
+def look_at(dataset: Callable[[], Any], loader: dict[str, Any]) -> DataResources:
     return look(dataset(), **loader)
 
 
@@ -212,7 +212,7 @@ def test_real_datasets(
     """What is wrong with each, and nothing else."""
     seen = small.submit(look_at, dataset, loader).result(timeout=60)
     assert states(seen) == expected
-    assert msgspec.json.decode(msgspec.json.encode(seen), type=Resources) == seen
+    assert msgspec.json.decode(msgspec.json.encode(seen), type=DataResources) == seen
 
 
 def test_open_descriptors_are_counted() -> None:
@@ -235,9 +235,9 @@ def test_copies_are_worked_out_from_what_was_read() -> None:
     """Within half and twice of what the list really holds."""
     seen = look(Records())
     fresh = known(seen.fresh)
-    held = seen.containers[0]
-    assert (held.path, held.kind, held.items) == ("records", "list of dict", RECORDS)
-    assert 0.5 < sorted(fresh.copied)[4] * 8 / fresh.reads * RECORDS / held.bytes < 2.5
+    container = seen.containers[0]
+    assert (container.path, container.kind, container.items) == ("records", "list of dict", RECORDS)
+    assert 0.5 < sorted(fresh.copied)[4] * 8 / fresh.reads * RECORDS / container.bytes < 2.5
     assert any("self.records" in c for r in verdict("DAT021", seen).findings[0].remedies for c in r.commands)
 
 
@@ -257,25 +257,25 @@ def test_samples_that_cannot_be_read_are_for_others_to_tell() -> None:
 
 def test_the_smallest_part_that_cannot_be_pickled() -> None:
     pickled = known(look(WithLambda(), worker_init_fn=functools.partial(print, "x")).start).pickled
-    assert [(one.what, one.attribute) for one in pickled] == [
+    assert [(pickled.what, pickled.attribute) for pickled in pickled] == [
         ("dataset", "transform.scale"),
         ("worker_init_fn", ""),
     ]
-    assert [bool(one.error) for one in pickled] == [True, False]
+    assert [bool(pickled.error) for pickled in pickled] == [True, False]
 
 
 def test_memory_is_looked_at_briefly_where_there_was_no_time_for_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a machine on which the whole look takes longer than it may."""
     measure = footprint.measure
 
-    def slow(made: Made, seed: int, seconds: float, *, briefly: bool = False) -> footprint.Footprint:
+    def slow(made: FactoryLoader, seed: int, seconds: float, *, briefly: bool = False) -> footprint.Footprint:
         time.sleep(0.0 if briefly else 60.0)
         return measure(made, seed, seconds, briefly=briefly)
 
     monkeypatch.setattr(footprint, "measure", slow)
     monkeypatch.setattr(resources, "_BRIEFLY_S", 60.0)
     dataset = KeepsFrames()
-    seen = resources.look(Made(dataset, False, len(dataset), {}), DataPlan(factory="a:b", node="a"), 1.0)
+    seen = resources.look(FactoryLoader(dataset, False, len(dataset), {}), DataPlan(factory="a:b", node="a"), 1.0)
     assert isinstance(seen.fresh, Unread)
     found = verdict("DAT021", seen)
     assert found.state is State.WARN, found

@@ -13,14 +13,14 @@ import pytest
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from ncclcheck.probes.dataloader.children import child
-from ncclcheck.probes.dataloader.factory import Made, made_by
+from ncclcheck.probes.dataloader.factory import FactoryLoader, made_by
 from ncclcheck.probes.dataloader.ranks.orders import sample_orders
 from ncclcheck.probes.dataloader.ranks.streams.streams_read import read_stream
 from ncclcheck.probes.dataloader.rates.held import Locks
-from ncclcheck.probes.dataloader.views import Asked, View
+from ncclcheck.probes.dataloader.views import EmulatedRank, RankView
 from ncclcheck.probes.facts import Cluster, Measurements, Node
 from ncclcheck.probes.facts.data import DataReport, Sharding, Speed, Streams
-from ncclcheck.probes.facts.data.sharding import Dry, Order, Share, Stream
+from ncclcheck.probes.facts.data.sharding import Dry, EpochOrder, Share, Stream
 from ncclcheck.probes.facts.data.speed import Held, Point
 from ncclcheck.probes.job.context import DataPlan
 from ncclcheck.reports.judgement.findings import State, Verdict
@@ -89,12 +89,16 @@ class Continued(Endless):
 
 
 def dry(dataset: Any, seconds: float = 0.4) -> Dry | None:
-    def work() -> View:
-        view, plan = View(rank=0), DataPlan(factory="a:b", directory="")
-        read_stream(Made(dataset, True, None), Asked(plan=plan, rank=0, world=1, folder="", seconds=seconds), view)
+    def work() -> RankView:
+        view, plan = RankView(rank=0), DataPlan(factory="a:b", directory="")
+        read_stream(
+            FactoryLoader(dataset, True, None),
+            EmulatedRank(plan=plan, rank=0, world=1, folder="", seconds=seconds),
+            view,
+        )
         return view
 
-    ended = child.run(work, View, 30.0)
+    ended = child.run(work, RankView, 30.0)
     assert ended.value is not None, ended.how
     return ended.value.dry
 
@@ -129,7 +133,7 @@ class Rows(Dataset[int]):
 def test_batches_of_a_generator_come_once(tmp_path: Path, *, once: bool) -> None:
     batches = [[number, number + 1] for number in range(0, 40, 2)]
     given: Any = (batch for batch in batches) if once else batches
-    view = View(rank=0)
+    view = RankView(rank=0)
     sample_orders(made_by(lambda: DataLoader(Rows(), batch_sampler=given), {}, {}), view, str(tmp_path), None)
     assert view.dry == (Dry(source="generator", function="<genexpr>", arguments=[".0"]) if once else None)
 
@@ -142,20 +146,20 @@ def verdict(code: str, **held: Any) -> Verdict:
 
 def of_stream(used_up: Dry | None, workers: int = 0, *, persistent: bool = False) -> Verdict:
     stream = Stream(items=[60], worker_items=[], ended=True, workers=workers, dry=used_up)
-    held = Sharding(ranks=1, iterable=True, stream=stream)
-    return verdict("DAT030", sharding=held, streams=Streams(asked=workers, persistent=persistent))
+    sharding = Sharding(ranks=1, iterable=True, stream=stream)
+    return verdict("DAT030", sharding=sharding, streams=Streams(asked=workers, persistent=persistent))
 
 
 def test_a_second_epoch_without_a_sample_fails_where_the_loader_reads_it_there() -> None:
     used_up = Dry(source="self.rows", function="parse", arguments=["path"], method=True)
-    (found,) = of_stream(used_up).findings
-    assert (found.state, "self.rows is used up" in found.what) == (State.FAIL, True)
-    assert found.remedies[0].commands[-1] == "    return self.parse(self.path)"
+    (finding,) = of_stream(used_up).findings
+    assert (finding.state, "self.rows is used up" in finding.what) == (State.FAIL, True)
+    assert finding.remedies[0].commands[-1] == "    return self.parse(self.path)"
     assert of_stream(used_up, 2).state is State.NOTE
     assert of_stream(used_up, 2, persistent=True).state is State.FAIL
     assert of_stream(None).state is State.OK
     assert "    self.position = 0" in of_stream(Dry(counters={"position": 0})).findings[0].remedies[0].commands
-    order = Order(samples=40, sequential=True, repeats=False, dry=Dry(source="generator"))
+    order = EpochOrder(samples=40, sequential=True, repeats=False, dry=Dry(source="generator"))
     assert verdict("DAT030", sharding=Sharding(ranks=1, order=order)).state is State.FAIL
     assert verdict("DAT030").state is State.SKIPPED
 

@@ -17,9 +17,9 @@ from ncclcheck.probes.facts import Cluster, Measurements, Node, replace
 from ncclcheck.probes.facts.data import DataReport, Sharding
 from ncclcheck.probes.facts.data.sharding import (
     Account,
-    Differing,
+    DifferingSample,
+    EpochOrder,
     IndexMap,
-    Order,
     Print,
     Randomness,
     Share,
@@ -214,14 +214,14 @@ RANKS = [Share(rank=rank, length=100, samples=50, batches=7) for rank in (0, 1)]
 HEALTHY = Sharding(
     ranks=2, wanted=2, given="loader", sampler="DistributedSampler", batch=8, shares=RANKS,
     account=Account(by="index", there=100, read=100, distinct=100),
-    order=Order(samples=50, sequential=False, repeats=False),
+    order=EpochOrder(samples=50, sequential=False, repeats=False),
     index_map=IndexMap(compared=16, lengths=[100, 100]),
     randomness=Randomness(drawn_from=["torch"]),
     prints=[Print(index=i, leaves={"x": f"{i}"}) for i in range(16)],
 )  # fmt: skip
-REPEATS = Order(samples=50, sequential=False, repeats=True, with_set_epoch=False)
+REPEATS = EpochOrder(samples=50, sequential=False, repeats=True, with_set_epoch=False)
 MOVED = IndexMap(compared=16, differing=16, moved=3, lengths=[100, 100])
-EXAMPLE = Differing(index=3, rank=1, leaf="x", one="1", other="2", there=9)
+EXAMPLE = DifferingSample(index=3, rank=1, leaf="x", one="1", other="2", there=9)
 STREAM = Stream(items=[50, 50], worker_items=[50, 50], ended=True, told_by=["0"], compared=50, workers=2)
 
 BARE = {"given": "tuple", "sampler": "RandomSampler"}  # a dataset and options, without a sampler of the user's
@@ -303,15 +303,15 @@ def test_nodes_must_hold_the_same() -> None:
     other = replace(HEALTHY, prints=[Print(index=i, leaves={"x": f"{15 - i}"}) for i in range(16)])
     assert verdicts(HEALTHY, HEALTHY)["DAT019"].state is OK
     for unlike in (longer, other):
-        found = verdicts(HEALTHY, HEALTHY, unlike)["DAT019"]
-        assert found.state is FAIL
-        assert [f.where.node for f in found.findings if f.state is FAIL] == ["n2"]
+        verdict = verdicts(HEALTHY, HEALTHY, unlike)["DAT019"]
+        assert verdict.state is FAIL
+        assert [f.where.node for f in verdict.findings if f.state is FAIL] == ["n2"]
 
 
 def test_a_leaf_that_agrees_on_all_nodes_settles_it() -> None:
-    one = [Print(index=i, leaves={"x": f"{i}", "noise": f"a{i}"}) for i in range(16)]
+    prints = [Print(index=i, leaves={"x": f"{i}", "noise": f"a{i}"}) for i in range(16)]
     two = [Print(index=i, leaves={"x": f"{i}", "noise": f"b{i}"}) for i in range(16)]
-    assert verdicts(replace(HEALTHY, prints=one), replace(HEALTHY, prints=two))["DAT019"].state is OK
+    assert verdicts(replace(HEALTHY, prints=prints), replace(HEALTHY, prints=two))["DAT019"].state is OK
 
 
 def test_an_aspect_that_was_not_reached_is_skipped_with_its_reason() -> None:

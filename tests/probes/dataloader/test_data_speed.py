@@ -11,11 +11,11 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, Dataset, IterableDataset, SequentialSampler
 
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.rates import speed
 from ncclcheck.probes.dataloader.rates.resources import cores as all_cores
 from ncclcheck.probes.facts import Cluster, Measurements, Node, replace
-from ncclcheck.probes.facts.data import DataReport, Resources, Speed
+from ncclcheck.probes.facts.data import DataReport, DataResources, Speed
 from ncclcheck.probes.facts.data.made import Made as MadeFacts
 from ncclcheck.probes.facts.data.report import Unseen
 from ncclcheck.probes.facts.data.speed import Missed, Point, Slowest
@@ -56,7 +56,7 @@ class Ends(Waits):
 
 
 def look(dataset: Any, cores: float = 2.0, limit: float = 8.0, **loader: Any) -> Speed:
-    made = Made(
+    made = FactoryLoader(
         dataset, isinstance(dataset, IterableDataset), None if isinstance(dataset, Short) else 1000, loader
     )
     plan = DataPlan(factory="a:b", node="a", need=50.0)
@@ -201,7 +201,7 @@ def test_the_fewest_workers_that_nothing_beats() -> None:
 def test_lines_of_the_report() -> None:
     made = MadeFacts(dataset="Photos", length=1281167)
     reports = [
-        DataReport(node="a1", factory="train:make", made=made, resources=Resources(), speed=SEEN),
+        DataReport(node="a1", factory="train:make", made=made, resources=DataResources(), speed=SEEN),
         DataReport(
             node="a2",
             factory="train:make",

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, Dataset, Subset
 
-from ncclcheck.probes.dataloader.factory import Made, _take_apart
+from ncclcheck.probes.dataloader.factory import FactoryLoader, _take_apart
 from ncclcheck.probes.dataloader.randomness import depends, streams
 from ncclcheck.probes.facts import Cluster, Measurements, Node, Unread
 from ncclcheck.probes.facts.data import DataReport, Streams
@@ -29,7 +29,7 @@ KEPT = {**TWO, "persistent_workers": True}
 
 
 def look(given: Any) -> Streams:
-    made: Made = _take_apart(given)
+    made: FactoryLoader = _take_apart(given)
     return streams.look(made, DataPlan(factory="a:b"), 12.0)
 
 
@@ -149,7 +149,7 @@ def test_what_is_told_of_a_shared_stream() -> None:
     seen = look(sets.OwnNoise())
     assert isinstance(seen.shared, list)
     assert isinstance(seen.depends, list)
-    assert [(one.generator, one.workers) for one in seen.shared] == [("self.rng", [0, 1])]
+    assert [(shared.generator, shared.workers) for shared in seen.shared] == [("self.rng", [0, 1])]
     assert len(set(seen.depends[0].values)) == 2
 
 
@@ -184,17 +184,19 @@ class Composed(Dataset[Any]):
         return 96
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        return functools.reduce(lambda image, one: one(image), self.transforms, torch.full((4,), float(index)))
+        return functools.reduce(
+            lambda image, transform: transform(image), self.transforms, torch.full((4,), float(index))
+        )
 
 
 def test_of_many_generators_those_that_matter_are_found() -> None:
-    found = depends.look(Made(Composed(), False, 96), 11, 2, 60.0)
-    names = [one.generator for one in found.depends]
+    answer = depends.look(FactoryLoader(Composed(), False, 96), 11, 2, 60.0)
+    names = [depend.generator for depend in answer.depends]
     assert names == ["self.transforms[9].py_random", "self.transforms[9].noise"]
 
 
 def test_where_the_time_is_over_those_that_reading_draws_from_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     hours = itertools.count(0.0, 3600.0)
     monkeypatch.setattr(depends, "time", SimpleNamespace(monotonic=lambda: next(hours)))
-    found = depends.look(Made(Composed(), False, 96), 11, 2, 60.0)
-    assert [one.generator for one in found.depends] == [f"self.transforms[{n}].py_random" for n in range(6)]
+    answer = depends.look(FactoryLoader(Composed(), False, 96), 11, 2, 60.0)
+    assert [depend.generator for depend in answer.depends] == [f"self.transforms[{n}].py_random" for n in range(6)]

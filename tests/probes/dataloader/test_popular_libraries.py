@@ -84,7 +84,9 @@ def _marked(kind: str, name: str, *rest: str) -> Any:
 )
 def test_a_sound_loader_raises_no_alarm(tmp_path: Path, kind: str, name: str) -> None:
     told = examined(kind, name, tmp_path)
-    assert {code: one.findings for code, one in told.items() if one.state in ALARMS and code != "DAT025"} == {}
+    assert {
+        code: verdict.findings for code, verdict in told.items() if verdict.state in ALARMS and code != "DAT025"
+    } == {}
     assert told["RUN004"].state in (State.OK, State.SKIPPED), told["RUN004"].findings
     assert told["DAT003"].state is State.OK
     assert told["DAT014"].state is State.OK
@@ -95,5 +97,7 @@ def test_a_defect_is_named(tmp_path: Path, kind: str, name: str, code: str, word
     verdict = examined(kind, name, tmp_path)[code]
     assert verdict.state in ALARMS, verdict
     told = [finding.what for finding in verdict.findings]
-    told += [f"{one.source}: {one.value}" for finding in verdict.findings for one in finding.evidence]
+    told += [
+        f"{evidence.source}: {evidence.value}" for finding in verdict.findings for evidence in finding.evidence
+    ]
     assert words in " ".join(told)

@@ -64,7 +64,9 @@ def _slow(name: str, *rest: str) -> Any:
 @pytest.mark.parametrize("name", [_slow(name) for name in SOUND])
 def test_a_sound_loader_raises_no_alarm(name: str) -> None:
     told = examined(name)
-    assert {code: one.findings for code, one in told.items() if one.state in ALARMS and code != "DAT025"} == {}
+    assert {
+        code: verdict.findings for code, verdict in told.items() if verdict.state in ALARMS and code != "DAT025"
+    } == {}
     assert told["DAT003"].state is State.OK
 
 
@@ -73,7 +75,9 @@ def test_a_defect_is_named(name: str, code: str, words: str) -> None:
     verdict = examined(name)[code]
     assert verdict.state in ALARMS
     told = [finding.what for finding in verdict.findings]
-    told += [f"{one.source}: {one.value}" for finding in verdict.findings for one in finding.evidence]
+    told += [
+        f"{evidence.source}: {evidence.value}" for finding in verdict.findings for evidence in finding.evidence
+    ]
     assert words in " ".join(told)
 
 

@@ -22,7 +22,7 @@ def tcp(url: str, *nodes: str) -> list[TcpInit]:
     try:
         for each in trials:
             each.opened()
-        return [told.tcp for each in trials if (told := each.looked(nodes)).tcp is not None]
+        return [seen.tcp for each in trials if (seen := each.looked(nodes)).tcp is not None]
     finally:
         for each in trials:
             each.close()
@@ -33,7 +33,7 @@ def files(url: str, *nodes: str) -> list[FileInit]:
     try:
         for each in trials:
             each.opened()
-        return [told.file for each in trials if (told := each.looked(nodes)).file is not None]
+        return [seen.file for each in trials if (seen := each.looked(nodes)).file is not None]
     finally:
         for each in trials:
             each.close()
@@ -105,13 +105,13 @@ def test_what_stands_there_already(tmp_path: Path) -> None:
 def test_folders_that_are_two_or_none(tmp_path: Path) -> None:
     """Two nodes of which one writes elsewhere, as where each has a /tmp of its own."""
     (tmp_path / "other").mkdir()
-    one = init.trial(f"file://{tmp_path}/init", TOKEN, node="a", hosts=True, seconds=0.5)
+    trial = init.trial(f"file://{tmp_path}/init", TOKEN, node="a", hosts=True, seconds=0.5)
     two = init.trial(f"file://{tmp_path}/other/init", TOKEN, node="b", hosts=False, seconds=0.5)
     try:
-        one.opened(), two.opened()
+        trial.opened(), two.opened()
         seen = two.looked(["a", "b"])
     finally:
-        one.close()
+        trial.close()
         two.close()
     assert seen.file is not None
     assert (seen.file.sees, seen.file.missing) == (["b"], ["a"])

@@ -155,8 +155,8 @@ def test_a_reduction_is_right_or_skipped_with_its_reason(reduce_op: str, dtype: 
 def test_a_flipped_bit_is_reported_with_rank_place_and_bits(case: str, culprit: int, world: int) -> None:
     row = row_of(case, world, "all_reduce")
     assert (row.state, row.correct) == ("fail", False)
-    wrong = [found for rank in outcomes(world) for found in rank[case].wrong]
-    assert [(found.rank, found.node, found.offset, found.wrong) for found in wrong] == [
+    wrong = [result for rank in outcomes(world) for result in rank[case].wrong]
+    assert [(result.rank, result.node, result.offset, result.wrong) for result in wrong] == [
         (culprit, f"sim{culprit}", 5, 1)
     ]
     assert int(wrong[0].expected_bits, 16) ^ int(wrong[0].got_bits, 16) == 8

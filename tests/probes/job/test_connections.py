@@ -31,11 +31,11 @@ def _row(
 
 def _told(*looks: bytes) -> list[Sent]:
     left = [*looks]
-    watch = connections.Watch(lambda: left.pop(0))
+    watch = connections.ConnectionWatch(lambda: left.pop(0))
     watch._looked = 100.0
     for number in range(1, len(looks)):
         watch.look(100.0 + 0.2 * number)
-    return watch.told()
+    return watch.sent()
 
 
 def test_what_was_there_before_is_not_counted() -> None:

@@ -62,16 +62,16 @@ def outcomes() -> list[dict[str, Outcome]]:
 
 def wrong(name: str) -> list[WrongResult]:
     """What all ranks handed over in a case."""
-    return [one for rank in outcomes() for one in rank[name].wrong]
+    return [result for rank in outcomes() for result in rank[name].wrong]
 
 
 @pytest.mark.parametrize("how", ["missing", "doubled", "changed"])
 def test_the_contributor_of_a_wrong_reduction_is_named(how: str) -> None:
-    found = wrong(how)
-    assert [one.rank for one in found] == [0, 1, 2]
-    for one in found:
-        assert (one.source_rank, one.contribution, one.pattern) == (1, how, "chunk")
-        assert (one.offset, one.last, one.iteration, one.soak) == (FROM, TO - 1, 1, False)
+    results = wrong(how)
+    assert [one.rank for one in results] == [0, 1, 2]
+    for result in results:
+        assert (result.source_rank, result.contribution, result.pattern) == (1, how, "chunk")
+        assert (result.offset, result.last, result.iteration, result.soak) == (FROM, TO - 1, 1, False)
 
 
 @pytest.mark.parametrize(
@@ -79,17 +79,25 @@ def test_the_contributor_of_a_wrong_reduction_is_named(how: str) -> None:
     [("same bit", FROM, FROM + (TO - FROM - 1) // 7 * 7, 0), ("chunk", FROM, TO - 1, 0), ("piece", 0, 4095, 0)],
 )
 def test_the_pattern_and_the_sender_are_told(name: str, first: int, last: int, source: int) -> None:
-    (one,) = wrong(name)
-    assert (one.rank, one.pattern, one.offset, one.last, one.source_rank) == (1, name, first, last, source)
+    (result,) = wrong(name)
+    assert (result.rank, result.pattern, result.offset, result.last, result.source_rank) == (
+        1,
+        name,
+        first,
+        last,
+        source,
+    )
 
 
 def test_a_result_that_is_stuck_shows_in_the_soak_only() -> None:
     assert all(row.correct for row in outcomes()[0]["stuck"].rows)
-    found = wrong("stuck")
-    assert {(one.rank, one.op, one.soak, one.pattern) for one in found} == {(1, "broadcast", True, "piece")}
-    assert [one.iteration for one in found[:3]] == [1, 2, 3]
+    results = wrong("stuck")
+    assert {(result.rank, result.op, result.soak, result.pattern) for result in results} == {
+        (1, "broadcast", True, "piece")
+    }
+    assert [result.iteration for result in results[:3]] == [1, 2, 3]
     last = outcomes()[0]["stuck"].soaks[-1]
-    assert last.wrong == last.results > len(found) == 20
+    assert last.wrong == last.results > len(results) == 20
 
 
 def test_a_soak_checks_all_operations_round_after_round() -> None:
@@ -113,10 +121,12 @@ def test_iterations_of_the_soak_count_for_the_growth_of_memory() -> None:
 
 
 def test_an_injected_bit_is_the_one_that_is_found() -> None:
-    found = wrong("injected")
-    assert {(one.rank, one.op, one.pattern, one.wrong) for one in found} == {(1, "all_to_all", "bit", 1)}
-    assert {one.soak for one in found} == {False, True}
-    assert {int(one.got_bits, 16) ^ int(one.expected_bits, 16) for one in found} == {16}
+    results = wrong("injected")
+    assert {(result.rank, result.op, result.pattern, result.wrong) for result in results} == {
+        (1, "all_to_all", "bit", 1)
+    }
+    assert {result.soak for result in results} == {False, True}
+    assert {int(result.got_bits, 16) ^ int(result.expected_bits, 16) for result in results} == {16}
 
 
 GOOD = Collective(op="all_reduce", bytes=8192, dtype="float32", nodes=2, ranks=4, correct=True)
@@ -128,7 +138,7 @@ def verdict(*found: WrongResult, soak: Soak | None = None) -> Verdict:
     return judge(cluster_of(*found, soak=soak), [rule for rule in all_rules() if rule.code == "BEN001"])[0]
 
 
-def cluster_of(*found: WrongResult, soak: Soak | None = None) -> Cluster:
+def cluster_of(*result: WrongResult, soak: Soak | None = None) -> Cluster:
     ranks = [RankState(rank=rank, node="ab"[rank // 2], phase="done") for rank in range(4)]
     return Cluster(
         command="bench",
@@ -136,8 +146,8 @@ def cluster_of(*found: WrongResult, soak: Soak | None = None) -> Cluster:
         job=Job(ranks=4),
         run=Run(ranks=ranks, started_job=True),
         measurements=Measurements(
-            collectives=[replace(GOOD, correct=not found, state="fail" if found else "ok")],
-            wrong=[*found],
+            collectives=[replace(GOOD, correct=not result, state="fail" if result else "ok")],
+            wrong=[*result],
             soak=soak,
         ),
     )
@@ -200,9 +210,9 @@ def test_sizes_of_one_operation_are_one_finding() -> None:
 
 
 def test_what_all_ranks_saw_of_one_contribution_is_one_finding() -> None:
-    (one,) = verdict(*(bad(rank=rank, source_rank=1, contribution="missing") for rank in range(4))).findings
-    assert "on ranks 0-3" in one.what
-    assert (one.where.node, one.where.rank) == ("a", 1)
+    (finding,) = verdict(*(bad(rank=rank, source_rank=1, contribution="missing") for rank in range(4))).findings
+    assert "on ranks 0-3" in finding.what
+    assert (finding.where.node, finding.where.rank) == ("a", 1)
 
 
 @pytest.mark.parametrize(
@@ -218,20 +228,20 @@ def test_what_all_ranks_saw_of_one_contribution_is_one_finding() -> None:
     ids=["contribution", "sender", "alone", "on its way", "everywhere", "a rank that there is not"],
 )
 def test_who_changed_data_is_the_culprit(
-    found: list[WrongResult], names: list[str] | None, confidence: float
+    results: list[WrongResult], names: list[str] | None, confidence: float
 ) -> None:
-    named = culprits(cluster_of(*found))
-    assert [(one.names, one.confidence, one.explains) for one in named] == (
+    named = culprits(cluster_of(*results))
+    assert [(culprit.names, culprit.confidence, culprit.explains) for culprit in named] == (
         [(names, confidence, ["BEN001"])] if names else []
     )
-    assert all(one.why.startswith("wrong results of all_reduce") for one in named)
+    assert all(culprit.why.startswith("wrong results of all_reduce") for culprit in named)
 
 
 def test_who_only_saw_wrong_results_is_not_blamed_where_others_saw_some_without_it() -> None:
     """A port that changes data in transit: each row shows it at other ranks."""
     own = bad(op="all_gather", rank=0, node="a", source_rank=1, iteration=18)
     elsewhere = [bad(rank=rank, node="b", iteration=17) for rank in (2, 3)]
-    assert [one.names for one in culprits(cluster_of(own))] == [["a/rank 0"]]
+    assert [culprit.names for culprit in culprits(cluster_of(own))] == [["a/rank 0"]]
     assert culprits(cluster_of(own, *elsewhere)) == []
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ncclcheck.probes.job.context import Dtype, ReduceOp
 from ncclcheck.probes.job.verify.contributions import PREMUL_FACTOR, Reduction, undefined
-from ncclcheck.probes.job.verify.exact import PERIOD, Data, Pattern, bits, spoil
+from ncclcheck.probes.job.verify.exact import PERIOD, Data, ElementPattern, bits, spoil
 
 CPU = torch.device("cpu")
 SHORT = 331
@@ -112,7 +112,7 @@ def test_an_average_within_rounding_is_right_and_a_missing_rank_is_not(dtype: to
 
 
 @pytest.fixture(params=DTYPES, ids=str)
-def moved(request: pytest.FixtureRequest) -> tuple[Pattern, Tensor]:
+def moved(request: pytest.FixtureRequest) -> tuple[ElementPattern, Tensor]:
     pattern = data(request.param, "sum", 0, 2).moved
     buffer = torch.empty(COUNT, dtype=request.param)
     pattern.fill(buffer)
@@ -127,39 +127,39 @@ def test_a_rank_fills_its_buffer_with_its_contribution(dtype: torch.dtype, op: R
     assert torch.equal(buffer * PREMUL_FACTOR if op == "premul_sum" else buffer, parts[3])
 
 
-def test_every_flipped_bit_shows_with_its_place_and_bits(moved: tuple[Pattern, Tensor]) -> None:
+def test_every_flipped_bit_shows_with_its_place_and_bits(moved: tuple[ElementPattern, Tensor]) -> None:
     pattern, buffer = moved
     words = bits(buffer)
     for bit in range(8 * buffer.element_size()):
         offset = (bit * 37 + 1) % COUNT
         before = int(words[offset])
         words[offset] ^= torch.tensor(1, dtype=words.dtype) << bit
-        found = pattern.mismatch(buffer)
-        assert found
-        assert (found.wrong, found.offset) == (1, offset)
-        assert int(found.expected_bits, 16) ^ int(found.got_bits, 16) == 1 << bit
+        mismatch = pattern.mismatch(buffer)
+        assert mismatch
+        assert (mismatch.wrong, mismatch.offset) == (1, offset)
+        assert int(mismatch.expected_bits, 16) ^ int(mismatch.got_bits, 16) == 1 << bit
         words[offset] = before
     assert pattern.mismatch(buffer) is None
 
 
 def test_minus_zero_is_not_zero_and_a_nan_is_its_bits() -> None:
-    pattern = Pattern(torch.tensor([0.0, float("nan")]))
+    pattern = ElementPattern(torch.tensor([0.0, float("nan")]))
     assert pattern.mismatch(torch.tensor([0.0, float("nan")])) is None
-    found = pattern.mismatch(torch.tensor([-0.0, float("nan")]))
-    assert found
-    assert (found.offset, found.expected_bits, found.got_bits) == (0, "0x00000000", "0x80000000")
+    mismatch = pattern.mismatch(torch.tensor([-0.0, float("nan")]))
+    assert mismatch
+    assert (mismatch.offset, mismatch.expected_bits, mismatch.got_bits) == (0, "0x00000000", "0x80000000")
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 64, 256])
-def test_two_swapped_chunks_show(moved: tuple[Pattern, Tensor], chunk: int) -> None:
+def test_two_swapped_chunks_show(moved: tuple[ElementPattern, Tensor], chunk: int) -> None:
     pattern, buffer = moved
     swapped = buffer.clone()
     swapped[chunk : 2 * chunk] = buffer[3 * chunk : 4 * chunk]
     swapped[3 * chunk : 4 * chunk] = buffer[chunk : 2 * chunk]
-    found = pattern.mismatch(swapped)
-    assert found
-    assert chunk <= found.offset < 2 * chunk
-    assert 2 <= found.wrong <= 2 * chunk
+    mismatch = pattern.mismatch(swapped)
+    assert mismatch
+    assert chunk <= mismatch.offset < 2 * chunk
+    assert 2 <= mismatch.wrong <= 2 * chunk
 
 
 @each_reduction
@@ -170,12 +170,12 @@ def test_swapped_chunks_of_a_reduction_show(dtype: torch.dtype, op: ReduceOp) ->
     assert reduced.mismatch(buffer.view(4, 256)[[0, 2, 1, 3]].flatten())
 
 
-def test_a_stale_buffer_shows(moved: tuple[Pattern, Tensor]) -> None:
+def test_a_stale_buffer_shows(moved: tuple[ElementPattern, Tensor]) -> None:
     pattern, buffer = moved
     spoil(buffer)
-    found = pattern.mismatch(buffer)
-    assert found
-    assert found.wrong > COUNT * 0.97
+    mismatch = pattern.mismatch(buffer)
+    assert mismatch
+    assert mismatch.wrong > COUNT * 0.97
 
 
 def test_the_input_of_a_rank_cannot_pass_for_the_result() -> None:
@@ -194,9 +194,9 @@ def test_pieces_of_different_senders_are_told_apart() -> None:
         own.moved.fill(buffer[100 * rank : 100 * rank + 100], starts[rank])
     assert own.moved.mismatch(buffer, starts) is None
     buffer[200:] = buffer[:100].clone()
-    found = own.moved.mismatch(buffer, starts)
-    assert found
-    assert (found.offset, found.wrong) == (200, 100)
+    mismatch = own.moved.mismatch(buffer, starts)
+    assert mismatch
+    assert (mismatch.offset, mismatch.wrong) == (200, 100)
 
 
 def test_no_chunk_of_a_power_of_two_lies_a_period_away() -> None:
@@ -226,12 +226,12 @@ def test_reductions_that_do_not_exist_are_named(op: ReduceOp, dtype: torch.dtype
     assert (word in undefined(op, dtype)) == bool(undefined(op, dtype) or not word)
 
 
-def wrong_in(reduced: Pattern, result: Tensor, own: Data) -> tuple[int, str] | None:
+def wrong_in(reduced: ElementPattern, result: Tensor, own: Data) -> tuple[int, str] | None:
     """Who is blamed for a result."""
-    found = reduced.mismatch(result)
-    assert found
-    assert found.sample
-    return own.contributor(found.sample)
+    mismatch = reduced.mismatch(result)
+    assert mismatch
+    assert mismatch.sample
+    return own.contributor(mismatch.sample)
 
 
 @each_reduction

@@ -28,9 +28,9 @@ def nothing() -> None:
 
 
 def test_it_is_the_same_on_every_machine() -> None:
-    found = check(CPU, 0.05, nothing)
-    assert found.count >= 1
-    assert found == Products(found.count, 0, HASH)
+    products = check(CPU, 0.05, nothing)
+    assert products.count >= 1
+    assert products == Products(products.count, 0, HASH)
 
 
 def test_it_is_exact_in_half_precision(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,9 +61,9 @@ def flipping(every: int, by: float = 1.0) -> Callable[..., Tensor]:
 def test_a_wrong_element_is_seen(monkeypatch: pytest.MonkeyPatch, every: int, wrong: int) -> None:
     monkeypatch.setattr(exact_product, "_MOST", 6)
     monkeypatch.setattr(torch, "mm", flipping(every))
-    found = check(CPU, 60, nothing)
-    assert (found.count, found.wrong) == (6, wrong)
-    assert (found.sum == HASH) == (every > 1)
+    products = check(CPU, 60, nothing)
+    assert (products.count, products.wrong) == (6, wrong)
+    assert (products.sum == HASH) == (every > 1)
 
 
 def test_two_errors_that_cancel_out_in_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,19 +102,19 @@ def said(code: str, *ranks: RankSpeed, nodes: list[Node] | None = None, **more: 
 
 
 def test_a_gpu_that_computes_wrong_is_named() -> None:
-    (found,) = said("BEN042", rank(0), rank(1), rank(2, wrong_products=3), rank(3))
-    assert (found.state.value, found.where.node, found.where.device) == ("fail", "n1", "cuda:0")
-    assert "3 of 80" in found.what
+    (finding,) = said("BEN042", rank(0), rank(1), rank(2, wrong_products=3), rank(3))
+    assert (finding.state.value, finding.where.node, finding.where.device) == ("fail", "n1", "cuda:0")
+    assert "3 of 80" in finding.what
 
 
 def test_a_gpu_that_is_always_wrong_in_the_same_way() -> None:
-    (found,) = said("BEN042", rank(0), rank(1, product_sum="0xbb"), rank(2))
-    assert (found.where.node, found.where.device) == ("n0", "cuda:1")
+    (finding,) = said("BEN042", rank(0), rank(1, product_sum="0xbb"), rank(2))
+    assert (finding.where.node, finding.where.device) == ("n0", "cuda:1")
 
 
 def test_two_that_differ_name_nobody_and_processors_are_not_compared_with_gpus() -> None:
-    (found,) = said("BEN042", rank(0), rank(1, product_sum="0xbb"))
-    assert (found.state.value, found.where.node) == ("fail", None)
+    (finding,) = said("BEN042", rank(0), rank(1, product_sum="0xbb"))
+    assert (finding.state.value, finding.where.node) == ("fail", None)
     on_host = replace(rank(2, product_sum="0xbb"), device="cpu")
     assert said("BEN042", rank(0), rank(1), on_host) == []
     assert verdict("BEN042", node("n0"), command="bench", measurements=Measurements()).state.value == "skipped"
@@ -149,8 +149,8 @@ SPEEDS = {"memory_gb_s": 2800.0, "matmul_gflop_s": 640e3, "to_device_gb_s": 54.0
 )
 def test_a_floor(speeds: dict[str, Any], card: dict[str, Any], states: list[str]) -> None:
     slow = gpu_node("n0", *four(every=card), fabric=tree_of(4))
-    found = said("BEN041", rank(0, **{**SPEEDS, **speeds}), nodes=[slow])
-    assert [one.state.value for one in found] == states
+    findings = said("BEN041", rank(0, **{**SPEEDS, **speeds}), nodes=[slow])
+    assert [finding.state.value for finding in findings] == states
 
 
 def test_four_gpus_behind_one_port_copy_a_quarter_each() -> None:
@@ -161,7 +161,9 @@ def test_four_gpus_behind_one_port_copy_a_quarter_each() -> None:
 def test_a_site_has_its_own_floor_and_an_unknown_model_is_said() -> None:
     nodes = [gpu_node("n0", *four(), fabric=tree_of(4))]
     policy = Policy(thresholds={"BEN041.memory_gb_s": 2900.0})
-    assert [one.state.value for one in said("BEN041", rank(0, **SPEEDS), nodes=nodes, policy=policy)] == ["warn"]
+    assert [finding.state.value for finding in said("BEN041", rank(0, **SPEEDS), nodes=nodes, policy=policy)] == [
+        "warn"
+    ]
     other = gpu_node("n0", *four(every={"model": "NVIDIA Graphics Device"}), fabric=tree_of(4))
     found = verdict("BEN041", other, command="bench", measurements=Measurements(rank_speeds=[rank(0, **SPEEDS)]))
     assert (found.state.value, found.reason) == ("skipped", "no floor is known for NVIDIA Graphics Device")
@@ -175,8 +177,8 @@ def test_no_sound_machine_is_below_its_floor(plan: Plan) -> None:
     least = {floor.metric: floor.least for floor in floors(subject, given)} if given else {}
     share = {"matmul_gflop_s": 0.6 / 0.4, "memory_gb_s": 0.85 / 0.5}
     speeds = {metric: value * share.get(metric, 0.5 / 0.25) for metric, value in least.items()}
-    found = said("BEN041", replace(rank(0, **speeds), node=subject.name), nodes=[subject])
-    assert found == []
+    findings = said("BEN041", replace(rank(0, **speeds), node=subject.name), nodes=[subject])
+    assert findings == []
     slow = {metric: 0.9 * value for metric, value in least.items()}
     assert len(said("BEN041", replace(rank(0, **slow), node=subject.name), nodes=[subject])) == len(least)
 

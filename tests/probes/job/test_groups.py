@@ -35,24 +35,24 @@ def told() -> dict[tuple[int, str], GroupTime]:
                 rank.kill()
         assert [rank.returncode for rank in ranks] == [0] * WORLD, b"\n".join(errors).decode()
         texts = [Path(folder, f"{rank}.json").read_bytes() for rank in range(WORLD)]
-    found = [one for text in texts for one in msgspec.json.decode(text, type=list[GroupTime])]
-    assert len(found) == sum(map(len, ROUNDS))
-    return {(one.round, one.nodes[0]): one for one in found}
+    times = [time for text in texts for time in msgspec.json.decode(text, type=list[GroupTime])]
+    assert len(times) == sum(map(len, ROUNDS))
+    return {(time.round, time.nodes[0]): time for time in times}
 
 
 def test_groups_of_a_round_run_at_the_same_time() -> None:
     for first in ("n0", "n2"):
-        one = told()[0, first]
-        assert (one.state, one.ranks, one.bytes) == ("ok", 2, 2**17)
-        assert one.busbw_gb_s
+        time = told()[0, first]
+        assert (time.state, time.ranks, time.bytes) == ("ok", 2, 2**17)
+        assert time.busbw_gb_s
 
 
 def test_a_rank_that_comes_too_late_costs_its_group_alone() -> None:
-    (one,) = (one for (number, _), one in told().items() if number == 1)
+    (time,) = (one for (number, _), one in told().items() if number == 1)
     assert f"n{LATE}" in ROUNDS[1][0]
-    assert (one.ranks, one.busbw_gb_s) == (3, None)
-    assert one.state in ("timed_out", "failed")  # which of gloo's two limits ends first
-    assert one.reason
+    assert (time.ranks, time.busbw_gb_s) == (3, None)
+    assert time.state in ("timed_out", "failed")  # which of gloo's two limits ends first
+    assert time.reason
 
 
 def test_the_next_round_is_measured_all_the_same() -> None:

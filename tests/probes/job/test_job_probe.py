@@ -41,24 +41,24 @@ def test_not_reported(name: str) -> None:
 
 def test_a_recorded_job(tmp_path: Path) -> None:
     env = {"PATH": "/opt/slurm/bin:bin::/usr/bin", "SLURM_JOB_ID": "7", "NCCL_DEBUG": "INFO", "HF_TOKEN": "x"}
-    found = job_system.probe(
+    facts = job_system.probe(
         tree(tmp_path, {"/opt/slurm/bin/srun": "", "/usr/bin/docker": "", "/bin/kubectl": ""}, environment=env)
     )
-    assert found.variables == [Variable(name="NCCL_DEBUG", value="INFO"), Variable(name="SLURM_JOB_ID", value="7")]
-    assert found.launcher_programs == ["srun", "docker"]
+    assert facts.variables == [Variable(name="NCCL_DEBUG", value="INFO"), Variable(name="SLURM_JOB_ID", value="7")]
+    assert facts.launcher_programs == ["srun", "docker"]
 
 
 def test_nothing_recorded(tmp_path: Path) -> None:
-    found = job_system.probe(tree(tmp_path, {}))
-    assert isinstance(found.variables, Unread)
-    assert found.variables.kind == "recorded"
+    facts = job_system.probe(tree(tmp_path, {}))
+    assert isinstance(facts.variables, Unread)
+    assert facts.variables.kind == "recorded"
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"A": 1}', b"\xff", b"[" * 5000])
 def test_a_damaged_recording(tmp_path: Path, content: bytes) -> None:
-    found = job_system.probe(tree(tmp_path, {"/.ncclcheck/environment.json": content}))
-    assert isinstance(found.variables, Unread)
-    assert found.variables.kind == "broken"
+    facts = job_system.probe(tree(tmp_path, {"/.ncclcheck/environment.json": content}))
+    assert isinstance(facts.variables, Unread)
+    assert facts.variables.kind == "broken"
 
 
 def test_a_value_that_is_no_text(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,11 +76,11 @@ def test_the_holder_of_the_port_is_named_and_we_are_not(monkeypatch: pytest.Monk
         port = child.stdout.readline().decode().strip()
         monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
         monkeypatch.setenv("MASTER_PORT", port)
-        found = job_system.probe(Machine())
+        facts = job_system.probe(Machine())
         child.communicate()
-    assert found.master == Resolution(name="127.0.0.1", addresses=["127.0.0.1"])
-    assert isinstance(found.port_holders, list)
-    assert [(holder.port, holder.pid) for holder in found.port_holders] == [(int(port), child.pid)]
+    assert facts.master == Resolution(name="127.0.0.1", addresses=["127.0.0.1"])
+    assert isinstance(facts.port_holders, list)
+    assert [(holder.port, holder.pid) for holder in facts.port_holders] == [(int(port), child.pid)]
     with socket.create_server(("127.0.0.1", 0)) as ours:
         monkeypatch.setenv("MASTER_PORT", str(ours.getsockname()[1]))
         assert job_system.probe(Machine()).port_holders == []
@@ -89,7 +89,7 @@ def test_the_holder_of_the_port_is_named_and_we_are_not(monkeypatch: pytest.Monk
 def test_no_master(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MASTER_ADDR", raising=False)
     monkeypatch.delenv("MASTER_PORT", raising=False)
-    found = job_system.probe(Machine())
-    assert isinstance(found.master, Unread)
-    assert isinstance(found.port_holders, Unread)
-    assert (found.master.kind, found.port_holders.kind) == ("absent", "absent")
+    facts = job_system.probe(Machine())
+    assert isinstance(facts.master, Unread)
+    assert isinstance(facts.port_holders, Unread)
+    assert (facts.master.kind, facts.port_holders.kind) == ("absent", "absent")

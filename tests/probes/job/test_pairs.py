@@ -56,9 +56,9 @@ def outcomes() -> list[dict[str, Outcome]]:
 
 def pairs(name: str) -> dict[tuple[int, str, str], PairTime]:
     """All that was emitted, by round and nodes; nothing twice."""
-    told = [pair for rank in outcomes() for pair in rank[name].pairs]
-    found = {(pair.round, pair.a, pair.b): pair for pair in told}
-    assert len(found) == len(told)
+    times = [pair for rank in outcomes() for pair in rank[name].pairs]
+    found = {(pair.round, pair.a, pair.b): pair for pair in times}
+    assert len(found) == len(times)
     return found
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from ncclcheck.probes.facts import LinkEvents, Measurements, Policy, Risen, Traffic
 from ncclcheck.probes.job.usage import interruptions, port_counters
-from ncclcheck.probes.job.usage.traffic import Reading
+from ncclcheck.probes.job.usage.traffic import CounterReading
 from ncclcheck.reports.judgement.findings import Finding, State
 from tests.helpers.clusters import node, verdict
 from tests.helpers.trees import tree
@@ -26,17 +26,19 @@ def test_counters_of_an_hca_rise(tmp_path: Path) -> None:
         f"{PORT}/counters/symbol_error": "3\n",
         f"{PORT}/counters/link_error_recovery": "1\n",
     }
-    before = Reading.take(tree(tmp_path, files))
+    before = CounterReading.take(tree(tmp_path, files))
     tree(tmp_path, files | {f"{PORT}/hw_counters/np_cnp_sent": "25\n", f"{PORT}/counters/symbol_error": "0\n"})
-    found = before.until_now("a")
-    assert found.counted == ["mlx5_0:1"]
-    assert found.risen == [Risen(name="mlx5_0:1", counters={"np_cnp_sent": 20})], "one was reset, two did not rise"
+    traffic = before.until_now("a")
+    assert traffic.counted == ["mlx5_0:1"]
+    assert traffic.risen == [Risen(name="mlx5_0:1", counters={"np_cnp_sent": 20})], (
+        "one was reset, two did not rise"
+    )
 
 
 def test_old_kernels_count_changes_of_the_carrier(tmp_path: Path) -> None:
-    watch = interruptions.Watch(tree(tmp_path, {"/sys/class/net/eth0/carrier_changes": "3\n"}))
+    watch = interruptions.InterruptionWatch(tree(tmp_path, {"/sys/class/net/eth0/carrier_changes": "3\n"}))
     tree(tmp_path, {"/sys/class/net/eth0/carrier_changes": "7\n"})
-    assert watch.told("a").links == [LinkEvents(name="eth0", downs=2)]
+    assert watch.seen("a").links == [LinkEvents(name="eth0", downs=2)]
 
 
 class Card:
@@ -99,16 +101,16 @@ QUIET: dict[str, int] = {}
     ],
 )
 def test_one_port_of_four(counters: dict[str, int], state: State | None, words: str) -> None:
-    found = told(QUIET, QUIET, counters, QUIET)
-    assert [one.state for one in found] == ([state] if state else [])
-    text = " ".join(f"{one.where} {one.what} {one.evidence}" for one in found)
+    findings = told(QUIET, QUIET, counters, QUIET)
+    assert [finding.state for finding in findings] == ([state] if state else [])
+    text = " ".join(f"{finding.where} {finding.what} {finding.evidence}" for finding in findings)
     assert words in text
     assert state is not State.WARN or "mlx5_2:1" in text
 
 
 @pytest.mark.parametrize("counters", [{"packet_seq_err": 5000}, {"tx_prio3_pause_duration": 2_000_000}])
 def test_what_all_ports_have_is_no_port_s_fault(counters: dict[str, int]) -> None:
-    assert not [one for one in told(*[counters] * 4) if one.state is State.WARN]
+    assert not [finding for finding in told(*[counters] * 4) if finding.state is State.WARN]
 
 
 def test_pauses_and_ecn() -> None:

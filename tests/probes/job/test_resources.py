@@ -59,7 +59,7 @@ def test_counters_of_the_control_group(tmp_path: Path, files: dict[str, str], hi
 
 def test_nothing_is_counted_where_there_is_nothing(tmp_path: Path) -> None:
     assert cgroup.counters(tree(tmp_path, {})) == {}
-    had = resources.Watch(tree(tmp_path, {}), tmp_path / "proc").told("a")
+    had = resources.ResourceWatch(tree(tmp_path, {}), tmp_path / "proc").seen("a")
     assert (had.oom_kills, had.host_oom_kills, had.throttled, had.stalled_cpu, had.others) == (None,) * 4 + ([],)
 
 
@@ -69,7 +69,7 @@ def test_only_what_happened_meanwhile_counts(tmp_path: Path) -> None:
         "/proc/vmstat": "oom_kill 7\npswpin 1\npswpout 1\n",
         "/proc/pressure/cpu": "some avg10=0.00 avg60=0.00 total=5\n",
     }
-    watch = resources.Watch(tree(tmp_path, files))
+    watch = resources.ResourceWatch(tree(tmp_path, files))
     for path, text in (
         ("sys/fs/cgroup/job/memory.events", "high 2\nmax 6\noom_kill 3\n"),
         ("sys/fs/cgroup/cpu.stat", "nr_periods 200\nnr_throttled 90\n"),
@@ -77,7 +77,7 @@ def test_only_what_happened_meanwhile_counts(tmp_path: Path) -> None:
         ("proc/pressure/cpu", "some avg10=0.00 avg60=0.00 total=999999999\n"),
     ):
         (tmp_path / path).write_text(text)
-    had = watch.told("a")
+    had = watch.seen("a")
     assert (had.oom_kills, had.host_oom_kills, had.memory_refused, had.memory_slowed) == (2, 2, 1, 0)
     assert (had.throttled, had.stalled_cpu) == (0.5, 1.0)
     assert had.swapped == 2 * os.sysconf("SC_PAGE_SIZE")
@@ -96,14 +96,14 @@ def test_other_processes_are_named_and_ours_are_not(tmp_path: Path) -> None:
     proc = tmp_path / "proc"
     for pid in (10, 11, 13, 14, 15):
         process_of(proc, pid, 0)
-    watch = resources.Watch(Machine(), proc)
+    watch = resources.ResourceWatch(Machine(), proc)
     process_of(proc, 10, 10**6, "/opt/burn --api-key hunter2222", nice=5)
     process_of(proc, 11, 10**6, "python3 -m ncclcheck.node.ranks.worker")
     process_of(proc, 12, 9 * 10**5, "child", parent=11)  # began meanwhile
     process_of(proc, 13, 8 * 10**5, "stopped", state="T", begun=6)  # another one than before
     process_of(proc, 14, 0, "idle")
     shutil.rmtree(proc / "15")
-    had = watch.told("a")
+    had = watch.seen("a")
     assert [one.pid for one in had.others] == [10, 13]
     assert had.others[0].nice == 5
     assert had.others[1].stopped
@@ -116,11 +116,11 @@ def test_a_rank_is_kept_as_it_was_seen_last() -> None:
                              stdin=subprocess.PIPE, stdout=subprocess.PIPE)  # fmt: skip
     assert child.stdout is not None
     child.stdout.readline()
-    watch = resources.Watch(Machine())
+    watch = resources.ResourceWatch(Machine())
     watch.look([RankState(rank=0, node="a", pid=child.pid)])
     child.communicate(b"\n", timeout=20)
     watch.look([RankState(rank=0, node="a", pid=child.pid), RankState(rank=1, node="a")])
-    (rank,) = watch.told("a").ranks
+    (rank,) = watch.seen("a").ranks
     assert (rank.pid, rank.nice, rank.tasks, rank.policy) == (child.pid, 7, 1, "")
     assert rank.memory > 2**20
     assert rank.cores == len(os.sched_getaffinity(0))
@@ -156,7 +156,7 @@ def test_what_holds_a_late_rank_back(had: dict[str, Any], words: str, fix: str) 
     assert (late.state, late.where.node, late.where.rank) == (State.FAIL, "b", 1)
     assert words in late.what
     assert "comes" in late.what
-    assert fix in " ".join(line for one in late.remedies for line in one.commands)
+    assert fix in " ".join(line for remedy in late.remedies for line in remedy.commands)
 
 
 @pytest.mark.parametrize(
@@ -181,21 +181,23 @@ def test_what_is_the_same_on_all_nodes_is_not_why_one_is_late() -> None:
 
 
 def test_a_quota_is_no_chance_where_all_ranks_lack_cores() -> None:
-    starved = [replace(one, last=one.last // 2, runqueue_s=9, running=6.0) for one in measured().lateness]
+    starved = [
+        replace(lateness, last=lateness.last // 2, runqueue_s=9, running=6.0) for lateness in measured().lateness
+    ]
     for had, state in (({}, State.NOTE), ({"throttled": 0.7, "quota": 0.2}, State.FAIL)):
-        told = replace(measured(**had), lateness=starved)
-        (late,) = verdict("BEN003", *NODES, command="bench", measurements=told, run=RUN).findings
+        measurements = replace(measured(**had), lateness=starved)
+        (late,) = verdict("BEN003", *NODES, command="bench", measurements=measurements, run=RUN).findings
         assert (late.state, late.where.node) == (state, "b")
 
 
 @pytest.mark.parametrize(("had", "where"), [({}, None), ({"others": [BURN]}, "b")])
 def test_a_job_that_took_too_long_on_a_crowded_host(had: dict[str, Any], where: str | None) -> None:
-    ranks = [replace(one, phase="world", last_step="barrier", proc_state="R") for one in RUN.ranks]
+    ranks = [replace(rank, phase="world", last_step="barrier", proc_state="R") for rank in RUN.ranks]
     late = replace(RUN, ranks=ranks, stopped_by="deadline")
-    told = Measurements(resources=measured(**had).resources)
-    (found,) = verdict("RUN003", *NODES, command="bench", measurements=told, run=late).findings
-    assert (found.state, found.where.node) == (State.UNKNOWN, where)
-    assert ("pid 4711 of alice" in found.what) == bool(had)
+    measurements = Measurements(resources=measured(**had).resources)
+    (finding,) = verdict("RUN003", *NODES, command="bench", measurements=measurements, run=late).findings
+    assert (finding.state, finding.where.node) == (State.UNKNOWN, where)
+    assert ("pid 4711 of alice" in finding.what) == bool(had)
 
 
 NODES = [node(name, LO, nic("eth0", f"10.1.0.{i}/24")) for i, name in enumerate("ab", 1)]

@@ -68,8 +68,8 @@ def test_the_parts_run_as_one_program_where_nothing_is_installed(tmp_path: Path)
         rank.kill()
     told = received.host(said.stdout.decode(), "gpu-a1")
     assert said.stderr == b""
-    assert {one.host for one in told.live.processes} == {"gpu-a1"}
-    assert rank.pid in {one.pid for one in told.live.processes}
+    assert {process.host for process in told.live.processes} == {"gpu-a1"}
+    assert rank.pid in {process.pid for process in told.live.processes}
     assert told.live.seconds >= 0.1
 
 
@@ -169,9 +169,11 @@ def test_the_pipe_that_a_rank_holds_open_brings_its_dump(tmp_path: Path) -> None
         taken = records.Taken()
         assert ask.dumps(PROC, [one], taken) == []
     [piece] = taken.pieces
-    [record] = received.records([received.Piece(**{k: piece[k] for k in received.Piece.__struct_fields__})])
+    [record] = received.records(
+        [received.ReceivedPiece(**{k: piece[k] for k in received.ReceivedPiece.__struct_fields__})]
+    )
     assert record.flight is not None
-    assert [(one.rank, one.file) for one in record.flight.dumps] == [(1, str(dump))]
+    assert [(dump.rank, dump.file) for dump in record.flight.dumps] == [(1, str(dump))]
 
 
 @pytest.mark.parametrize("kind", ["no pipe", "a file", "a link", "not open"])
@@ -196,7 +198,7 @@ def _taken(tmp_path: Path) -> list[str]:
     with _rank(_WAITS, tmp_path, TORCH_FR_DUMP_TEMP_FILE=str(tmp_path / "fr_")) as (_, one):
         taken = records.Taken()
         records.files(PROC, [one], taken)
-    return [one["name"] for one in taken.pieces] + taken.skipped
+    return [piece["name"] for piece in taken.pieces] + taken.skipped
 
 
 def test_a_dump_that_lies_there_is_taken(tmp_path: Path) -> None:
@@ -236,22 +238,26 @@ def test_a_hostile_pickle_runs_nothing(tmp_path: Path) -> None:
             return os.system, (f"touch {tmp_path}/ran",)
 
     data = base64.b64encode(zlib.compress(pickle.dumps({"version": "2.9", "entries": [Evil()]}))).decode()
-    [record] = received.records([received.Piece(job="a:1", rank=1, source="file", name="/tmp/fr_1", data=data)])
+    [record] = received.records(
+        [received.ReceivedPiece(job="a:1", rank=1, source="file", name="/tmp/fr_1", data=data)]
+    )
     assert record.flight is not None
-    assert [(one.file, one.hostile) for one in record.flight.refused] == [("/tmp/fr_1", True)]
+    assert [(refused.file, refused.hostile) for refused in record.flight.refused] == [("/tmp/fr_1", True)]
     assert not (tmp_path / "ran").exists()
 
 
 @pytest.mark.parametrize("data", ["", "!!!", "AAAA", base64.b64encode(zlib.compress(b"")).decode()])
 def test_a_damaged_piece_is_refused(data: str) -> None:
-    [record] = received.records([received.Piece(job="a:1", rank=1, source="file", name="/tmp/fr_1", data=data)])
+    [record] = received.records(
+        [received.ReceivedPiece(job="a:1", rank=1, source="file", name="/tmp/fr_1", data=data)]
+    )
     assert record.flight is not None
     assert len(record.flight.refused) == 1
 
 
 def test_a_piece_that_unpacks_to_gigabytes_is_bounded() -> None:
     bomb = base64.b64encode(zlib.compress(bytes(64 * 2**20), 9)).decode()
-    piece = received.Piece(job="a:1", rank=1, source="file", name="/tmp/fr_1", data=bomb)
+    piece = received.ReceivedPiece(job="a:1", rank=1, source="file", name="/tmp/fr_1", data=bomb)
     assert len(received._data(piece)) == received._MOST_BYTES
 
 
@@ -264,7 +270,9 @@ def test_nccls_own_log_is_read_as_logs_reads_it(tmp_path: Path) -> None:
         (tmp_path / f"nccl.h.{child.pid}").write_text(line.format(pid=child.pid))
         taken = records.Taken()
         records.files(PROC, [one], taken)
-    [piece] = [received.Piece(**{k: p[k] for k in received.Piece.__struct_fields__}) for p in taken.pieces]
+    [piece] = [
+        received.ReceivedPiece(**{k: p[k] for k in received.ReceivedPiece.__struct_fields__}) for p in taken.pieces
+    ]
     assert piece.source == "log"
     [record] = received.records([piece])
     assert record.logs is not None
@@ -344,14 +352,14 @@ def test_a_lost_gpu_and_a_driver_that_fails(tmp_path_factory: pytest.TempPathFac
 
 
 def test_where_there_is_no_nvml_nothing_is_amiss() -> None:
-    beside = gpus.Beside(Path(gpus.__file__).read_text(), 0.1)
-    assert beside.told() == {"gpus": [], "problem": ""}
+    beside = gpus.GpuChild(Path(gpus.__file__).read_text(), 0.1)
+    assert beside.answer() == {"gpus": [], "problem": ""}
 
 
 def test_a_driver_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "_MORE_S", 0.3)
     begun = time.monotonic()
-    told = gpus.Beside("import time; time.sleep(60)", 0.0).told()
+    told = gpus.GpuChild("import time; time.sleep(60)", 0.0).answer()
     assert "no answer in time" in told["problem"]
     assert time.monotonic() - begun < 5
 
@@ -374,9 +382,9 @@ def test_what_an_hca_counted_between_the_looks(tmp_path: Path) -> None:
 
 
 def test_own_addresses_and_interfaces_are_told() -> None:
-    told = evidence.Beside(PROC, 0.0)
-    told.first([])
-    last = told.last()
+    processes = evidence.BesideProcesses(PROC, 0.0)
+    processes.first([])
+    last = processes.last()
     assert all(one["kind"] in ("interface", "HCA") for one in last["nics"])
     assert not any(one.startswith("127.") for one in last["addresses"])
 

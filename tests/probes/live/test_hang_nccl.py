@@ -34,11 +34,13 @@ _HEARS_S = 90.0  # until the others have launched and RAS knows; 3 on a quiet ma
 
 def _judged(told: Received, job: str) -> dict[str, list[Finding]]:
     """Its processes are seconds old; the rules would say that they are starting, so they are made older."""
-    mine = [replace(one, age_s=one.age_s + START_S) for one in told.live.processes if one.job == job]
+    mine = [
+        replace(process, age_s=process.age_s + START_S) for process in told.live.processes if process.job == job
+    ]
     cluster = Measurements(
         live=[replace(told.live, processes=mine)],
-        ras=[one for one in told.ras if one.job == job],
-        records=[one for one in received.records(told.pieces) if one.job == job],
+        ras=[ras for ras in told.ras if ras.job == job],
+        records=[record for record in received.records(told.pieces) if record.job == job],
     )
     verdicts = judge(Cluster(command="hang", measurements=cluster))
     return {verdict.code: verdict.findings for verdict in verdicts if verdict.findings}
@@ -57,7 +59,7 @@ def _in_the_job(rank: Rank, place: int) -> Rank:
 @pytest.mark.parametrize("version", ["2.24.3", "2.26.2", "2.27.3", "2.27.5", "2.27.7"])
 def test_ras_of_real_ranks_is_asked_by_the_program_that_is_streamed(version: str, tmp_path: Path) -> None:
     need(version)
-    (state,) = (one for one in STATES if one.name == "skipped")
+    (state,) = (state for state in STATES if state.name == "skipped")
     program = tmp_path / "program.py"
     program.write_bytes(stream.program())
     heard: list[str] = []
@@ -73,10 +75,10 @@ def test_ras_of_real_ranks_is_asked_by_the_program_that_is_streamed(version: str
         ranks = [_in_the_job(rank, place) for place, rank in enumerate(state.ranks)]
         Job(lab, ranks, version=version).run(seconds=0, during=look)
     told = received.host(heard[-1])
-    [ras] = [one for one in told.ras if one.job == f"10.77.0.11:{_PORT}"]
+    [ras] = [ras for ras in told.ras if ras.job == f"10.77.0.11:{_PORT}"]
     assert (ras.version, ras.problem, len(ras.looks)) == (version, "", 2)
-    found = _judged(told, ras.job)["HNG021"]
-    assert any("launched 1" in one.what for one in found)
+    findings = _judged(told, ras.job)["HNG021"]
+    assert any("launched 1" in finding.what for finding in findings)
 
 
 @contextmanager
@@ -119,8 +121,13 @@ def test_a_hang_of_process_group_nccl_is_named_while_it_lasts(kind: str, tmp_pat
             input=stream.program(), capture_output=True, timeout=120, check=True,
         )  # fmt: skip
     told = received.host(said.stdout.decode())
-    job = next(one.job for one in told.live.processes if one.job.endswith(f":{_PORT}"))
+    job = next(process.job for process in told.live.processes if process.job.endswith(f":{_PORT}"))
     said_of = _judged(told, job)
-    found = [one for code in ("HNG020", "HNG021") for one in said_of.get(code, []) if one.state is State.FAIL]
-    assert {one.where.rank for one in found} == {1}
-    assert [one.version for one in told.ras if one.job == job] == ["2.27.5"]
+    findings = [
+        finding
+        for code in ("HNG020", "HNG021")
+        for finding in said_of.get(code, [])
+        if finding.state is State.FAIL
+    ]
+    assert {finding.where.rank for finding in findings} == {1}
+    assert [ras.version for ras in told.ras if ras.job == job] == ["2.27.5"]

@@ -42,7 +42,7 @@ def _twice(look: RasLook) -> Ras:
 
 
 @pytest.mark.parametrize("version", ALL)
-@pytest.mark.parametrize("state", [one.name for one in STATES])
+@pytest.mark.parametrize("state", [state.name for state in STATES])
 def test_every_line_of_a_real_answer_is_read(version: str, state: str) -> None:
     look = _read(version, state)
     assert look.version == version
@@ -66,16 +66,16 @@ def test_every_line_of_a_real_answer_is_read(version: str, state: str) -> None:
 def test_the_rank_is_named(
     version: str, state: str, missing: list[int], behind: list[int] | None, left: list[int], form: str
 ) -> None:
-    told = nccl_ras.standing(_twice((_read_json if form == "json" else _read)(version, state)))
+    communicators = nccl_ras.standing(_twice((_read_json if form == "json" else _read)(version, state)))
     if (version, state) == ("2.24.3", "killed"):
         missing = [0, 3]  # rank 0 was alive: what RAS says of a rank is held against /proc
     if version in OLD and state == "other":
         behind = None
-    assert [one.rank for comm in told for one in comm.missing] == missing
-    found = [one for comm in told if (one := nccl_ras.behind(comm))]
-    assert [one.rank for each in found for one in each.ranks] == (behind or [])
+    assert [rank.rank for comm in communicators for rank in comm.missing] == missing
+    found = [one for comm in communicators if (one := nccl_ras.behind(comm))]
+    assert [rank.rank for each in found for rank in each.ranks] == (behind or [])
     assert [(bool(one.fewer), bool(one.more)) for one in found] == ([(True, state == "other")] if behind else [])
-    assert [rank.rank for comm in told for rank, _ in nccl_ras.left(comm)] == left
+    assert [rank.rank for comm in communicators for rank, _ in nccl_ras.left(comm)] == left
 
 
 @pytest.mark.parametrize("version", ALL)
@@ -95,13 +95,13 @@ def test_what_changes_between_two_questions_does_not_stand() -> None:
 
 
 @pytest.mark.parametrize("version", WITH_JSON)
-@pytest.mark.parametrize("state", [one.name for one in STATES])
+@pytest.mark.parametrize("state", [state.name for state in STATES])
 def test_json_of_a_real_process_says_what_its_text_says(version: str, state: str) -> None:
     """2.28.9 leaves out a comma in `missing_ranks`, which is put in."""
     text, told = _read(version, state), _read_json(version, state)
     assert told.version == version
-    assert [(one.answered, one.ranks, one.errors) for one in told.groups] == [
-        (one.answered, one.ranks, one.errors) for one in text.groups
+    assert [(group.answered, group.ranks, group.errors) for group in told.groups] == [
+        (group.answered, group.ranks, group.errors) for group in text.groups
     ]
     named = [[sorted(rank.rank for rank in comm.missing) for comm in look.troubled] for look in (text, told)]
     assert named[0] == named[1]
@@ -130,13 +130,15 @@ def _json(*ranks: tuple[str, int, int]) -> str:
 def test_json_says_the_same() -> None:
     look = ras_json.read(_json(("false", 0, 7), ("false", 0, 7), ("false", 1, 6)))
     assert (look.form, look.timeouts, look.launches) == ("json", 2, 21)
-    assert [(one.answered, one.ranks, one.errors) for one in look.groups] == [(3, 4, ["INCOMPLETE", "MISMATCH"])]
+    assert [(group.answered, group.ranks, group.errors) for group in look.groups] == [
+        (3, 4, ["INCOMPLETE", "MISMATCH"])
+    ]
     assert look.processes == [("10.0.0.2", 45)]
     (comm,) = look.troubled
-    assert [(one.rank, one.gpu) for one in comm.missing] == [(3, "1 (NVML 3)")]
+    assert [(rank.rank, rank.gpu) for rank in comm.missing] == [(3, "1 (NVML 3)")]
     found = nccl_ras.behind(comm)
     assert found is not None
-    assert [one.pid for one in found.ranks] == [102]
+    assert [rank.pid for rank in found.ranks] == [102]
     assert [(few.op, few.launched, most.launched) for few, most in found.fewer] == [("AllReduce", 6, 7)]
     assert [few.op for few, _ in found.more] == ["AllGather"]
 

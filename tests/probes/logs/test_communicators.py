@@ -26,8 +26,8 @@ def _table(text: str) -> list[LogCommunicator]:
     return parsed(text.encode()).communicators
 
 
-def _ranks(one: LogCommunicator) -> list[tuple[str, int, bool]]:
-    return [(member.host, member.rank, member.complete) for member in one.members]
+def _ranks(communicator: LogCommunicator) -> list[tuple[str, int, bool]]:
+    return [(member.host, member.rank, member.complete) for member in communicator.members]
 
 
 WHOLE = _came("oak1", "a1", 0) + _came("oak2", "b1", 1)
@@ -38,26 +38,30 @@ def test_what_is_whole_is_not_kept() -> None:
 
 
 def test_a_later_communicator_that_a_rank_never_began_is_kept_with_who_began_it() -> None:
-    (one,) = _table(WHOLE + _began("oak2", "b2", 1, id="0x8"))
-    assert (one.id, _ranks(one), one.members[0].line) == ("0x8", [("oak2", 1, False)], 5)
+    (communicator,) = _table(WHOLE + _began("oak2", "b2", 1, id="0x8"))
+    assert (communicator.id, _ranks(communicator), communicator.members[0].line) == (
+        "0x8",
+        [("oak2", 1, False)],
+        5,
+    )
 
 
 def test_an_id_that_is_begun_again_has_both_of_a_rank() -> None:
-    (one,) = _table(WHOLE + _began("oak1", "a2", 0))
-    assert _ranks(one) == [("oak1", 0, True), ("oak1", 0, False), ("oak2", 1, True)]
+    (communicator,) = _table(WHOLE + _began("oak1", "a2", 0))
+    assert _ranks(communicator) == [("oak1", 0, True), ("oak1", 0, False), ("oak2", 1, True)]
     assert raised(WHOLE + _began("oak1", "a2", 0))["LOG192"] == "fail"
 
 
 def test_an_address_that_is_used_again_without_a_word_of_its_end_is_another_communicator() -> None:
-    (one,) = _table(WHOLE + _began("oak1", "a1", 0, id="0x9"))
-    assert (one.id, len(one.members)) == ("0x9", 1)
+    (communicator,) = _table(WHOLE + _began("oak1", "a1", 0, id="0x9"))
+    assert (communicator.id, len(communicator.members)) == ("0x9", 1)
 
 
 def test_a_split_is_named_by_its_parent_its_number_and_its_colour() -> None:
     numbered = WHOLE + _line("oak1", "a2", 0, 2, "parent 0xa1 splitCount 3 color 5 key 0-")
     counted = WHOLE + _line("oak1", "a2", 0, 2, "parent 0xa1 color 5 key 0-")
-    assert [one.id for one in _table(numbered)] == ["0x7/3/5"]
-    assert [one.id for one in _table(counted)] == ["0x7/1/5"]
+    assert [communicator.id for communicator in _table(numbered)] == ["0x7/3/5"]
+    assert [communicator.id for communicator in _table(counted)] == ["0x7/1/5"]
 
 
 def test_two_processes_of_one_number_are_named_though_nccl_says_nothing() -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Flight
 from ncclcheck.probes.logs.flight import is_dump, read
-from ncclcheck.probes.logs.flight.plain import Refused, plain
+from ncclcheck.probes.logs.flight.plain import RefusedDump, plain
 from tests.helpers.flights import Job, as_json
 
 VERSIONS = ["2.0", "2.1", "2.2", "2.3", "2.4", "2.5", "2.6", "2.7", "2.8", "2.9", "2.10"]
@@ -66,7 +66,7 @@ def test_a_status_alone_tells_how_far_a_rank_came(tmp_path: Path) -> None:
     dump["entries"] = []
     (tmp_path / "rank_0").write_bytes(pickle.dumps(dump))
     flight = read([str(tmp_path / "rank_0")])
-    counts = {flight.groups[one.group].about: (one.entered, one.ended) for one in flight.dumps[0].counts}
+    counts = {flight.groups[count.group].about: (count.entered, count.ended) for count in flight.dumps[0].counts}
     assert counts == {"default_pg": (1, 1), "data": (2, 2)}
 
 
@@ -102,7 +102,7 @@ def test_whose_dump_it_is(name: str, told_by: str, tmp_path: Path) -> None:
     path = tmp_path / name
     path.write_bytes(pickle.dumps(made.dump(0)))
     flight = read([str(path)])
-    assert [(one.rank, one.told_by) for one in flight.dumps] == [(0, told_by)]
+    assert [(dump.rank, dump.told_by) for dump in flight.dumps] == [(0, told_by)]
 
 
 def test_whose_dump_nobody_can_tell(tmp_path: Path) -> None:
@@ -196,7 +196,7 @@ def test_what_is_refused(raw: bytes, why: str, hostile: bool, tmp_path: Path) ->
 
 
 def test_persistent_ids_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(Refused, match="BINPERSID"):
+    with pytest.raises(RefusedDump, match="BINPERSID"):
         plain(_persistent(tmp_path))
 
 

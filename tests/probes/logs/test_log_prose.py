@@ -20,7 +20,7 @@ def test_a_failure_in_prose_is_found_at_its_line(place: int, mark: bool) -> None
         lines[25_000] = "a:1:2 [0] NCCL INFO Bootstrap : Using eth0:10.0.3.17<0>"
     lines[place] = "ValueError: shape '[4, 8]' is invalid"
     logs = parsed("\n".join(lines))
-    assert [(one.line, one.text) for one in logs.events if one.sign == "python-error"] == [
+    assert [(event.line, event.text) for event in logs.events if event.sign == "python-error"] == [
         (place + 1, lines[place])
     ]
     assert (logs.files[0].lines, logs.files[0].records) == (30_000, int(mark))

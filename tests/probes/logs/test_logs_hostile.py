@@ -24,7 +24,7 @@ from ncclcheck.probes.facts import Cluster, Measurements
 from ncclcheck.probes.logs.files import prefixes, times
 from ncclcheck.probes.logs.files.lines import LONGEST
 from ncclcheck.probes.logs.match import Matcher, bare
-from ncclcheck.probes.logs.reading import Reading
+from ncclcheck.probes.logs.reading import LogReading
 from ncclcheck.probes.logs.signs import Sign, all_signs
 from ncclcheck.reports.judgement import jsondoc
 from ncclcheck.reports.output import junit, markdown, prometheus, terminal
@@ -50,7 +50,7 @@ _ANY = st.one_of(st.binary(max_size=3000), _MADE, _MADE.map(gzip.compress))
 
 
 def _told(files: list[bytes]) -> jsondoc.Document:
-    reading = Reading()
+    reading = LogReading()
     for index, data in enumerate(files):
         file: BinaryIO = io.BytesIO(data)
         if data[:2] == b"\x1f\x8b":
@@ -149,7 +149,7 @@ def test_5_mb_are_read_at_once() -> None:
     """How fast it really is, benchmarks/log_speed.py tells; this only holds it to what no machine should miss."""
     data = b"".join(_lines(40_000))
     begun = time.process_time()
-    reading = Reading()
+    reading = LogReading()
     reading.take("train.log", io.BytesIO(data))
     facts = reading.logs()
     assert len(data) > 5_000_000 * 0.8
@@ -195,7 +195,7 @@ class _Endless(io.RawIOBase):
 @pytest.mark.nightly
 @pytest.mark.timeout(900)
 def test_memory_is_bounded_where_every_line_is_a_new_one() -> None:
-    reading = Reading()
+    reading = LogReading()
     tracemalloc.start()
     reading.take("train.log", io.BufferedReader(_Endless(40_000_000)))
     peak = tracemalloc.get_traced_memory()[1]

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Endpoint, NetDevice, Transport, Unread
-from ncclcheck.probes.logs.files.lines import LONGEST, Other, Record, read, split
+from ncclcheck.probes.logs.files.lines import LONGEST, OtherLine, Record, read, split
 from ncclcheck.probes.logs.nccl_lines import place
 from ncclcheck.probes.logs.nccl_lines.records import Log
 from ncclcheck.probes.logs.nccl_lines.transports import transport
@@ -36,7 +36,10 @@ def _told(name: str, pid: int, rank: int, local: set[int]) -> Transport:
 
 def _kinds(told: Transport) -> dict[tuple[str, str], tuple[int, list[int]]]:
     assert not isinstance(told.connections, Unread)
-    return {(one.kind, one.peers): (one.count, one.devices) for one in told.connections}
+    return {
+        (connection.kind, connection.peers): (connection.count, connection.devices)
+        for connection in told.connections
+    }
 
 
 # name: pid, rank, ranks of its node; version, interface and address of the bootstrap, network; kinds
@@ -96,7 +99,7 @@ def test_what_else_a_log_tells() -> None:
     )  # fmt: skip
     shared = _told("nccl-2.14-shared-memory", 900, 1, {0, 1})
     assert "libibverbs" in shared.no_infiniband
-    assert [one.interface for one in shared.interfaces] == ["enp65s0", "docker0"]
+    assert [interface.interface for interface in shared.interfaces] == ["enp65s0", "docker0"]
     roce = _told("nccl-2.21-roce", 771, 2, {2, 3})
     assert roce.devices[0] == NetDevice(name="mlx5_2:1", index=0, link="RoCE", gpudirect=False)
     assert (roce.nnodes, roce.nvls) == (2, None)
@@ -193,7 +196,7 @@ def test_vias(text: str, found: Via) -> None:
 def test_warnings_carry_no_place_and_no_time() -> None:
     line = b"[2026-01-02 03:04:05] n1:7:8 [3] misc/socket.cc:49 NCCL WARN something: went wrong\n"
     (empty, record) = split(line)
-    assert empty == Other(0, "[2026-01-02 03:04:05] ")
+    assert empty == OtherLine(0, "[2026-01-02 03:04:05] ")
     assert record == Record(0, "n1", 7, 8, 3, "WARN", "misc/socket.cc:49", "something: went wrong")
 
 
@@ -224,7 +227,7 @@ def test_broken_lines_of_nccl_itself_are_survived(one: list[str], other: list[st
 def test_an_endless_line_is_cut_and_the_next_one_is_read() -> None:
     data = b"x" * (50 * LONGEST) + b"\nn:1:1 [0] NCCL INFO Using network Socket\n"
     lines = list(read(io.BytesIO(data)))
-    assert [type(line) for line in lines] == [Other, Record]
+    assert [type(line) for line in lines] == [OtherLine, Record]
     assert len(lines[0].text) == LONGEST
     assert list(read(io.BytesIO(data), most=10 * LONGEST)) == lines[:1]
 
@@ -268,9 +271,9 @@ class TestOurOwnLog:
     def test_an_own_file_is_left_alone(self) -> None:
         silent = place.choose({"NCCL_DEBUG": "WARN", "NCCL_DEBUG_FILE": "/logs/%h.%p"}, "/run")
         assert (silent.added, "NCCL_DEBUG is WARN" in silent.problem) == ({}, True)
-        told = place.choose({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/logs/%h.%p.100%%"}, "/run")
-        assert (told.added, told.problem) == ({}, "")
-        assert place.expand(told.pattern, 9, "oak7.site") == "/logs/oak7.9.100%"
+        file = place.choose({"NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "/logs/%h.%p.100%%"}, "/run")
+        assert (file.added, file.problem) == ({}, "")
+        assert place.expand(file.pattern, 9, "oak7.site") == "/logs/oak7.9.100%"
 
     def test_reading_it(self, tmp_path: Path) -> None:
         """A rank with a log, one that printed instead, and one that wrote nothing."""
@@ -278,10 +281,10 @@ class TestOurOwnLog:
         (tmp_path / "printed").write_bytes((LOGS / "nccl-2.10-infiniband.log").read_bytes())
         chosen = place.choose({}, str(tmp_path))
         pids = {2: 771, 0: 5110, 3: 999}
-        found = place.transports(chosen, pids, "here", str(tmp_path / "printed"), pids.keys())
-        assert [(one.rank, one.network) for one in found][:2] == [(0, "IB"), (2, "IB")]
-        assert isinstance(found[2].connections, Unread)
-        assert f"NCCL wrote no log to {tmp_path}/nccl.999.log" in found[2].connections.why
+        transports = place.transports(chosen, pids, "here", str(tmp_path / "printed"), pids.keys())
+        assert [(one.rank, one.network) for one in transports][:2] == [(0, "IB"), (2, "IB")]
+        assert isinstance(transports[2].connections, Unread)
+        assert f"NCCL wrote no log to {tmp_path}/nccl.999.log" in transports[2].connections.why
 
     def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "nccl.5.log")

@@ -20,7 +20,7 @@ AllReduce of something else
 """  # noqa: E501
 
 
-def used(folder: Path, text: str) -> sizes.Used:
+def used(folder: Path, text: str) -> sizes.UsedSizes:
     path = folder / "train.log"
     path.write_text(text)
     return sizes.read([str(path)])

@@ -49,9 +49,13 @@ def test_an_interface_that_is_not_there_and_an_address_of_ipv6_are_unread() -> N
 def _told(**of_node: Any) -> list[tuple[str, str | None, str]]:
     nodes = hosts(3)
     nodes[1] = node("h2", LO, nic("eth0", "10.1.0.2/24", mac="02:00:00:00:00:22"))
-    reach = [replace(one, claimed=of_node.get(one.node, [])) for one in measured(nodes).reach]
-    found = judged("NET010", nodes, measurements=replace(measured(nodes), reach=reach))
-    return [(one.state.value, one.where.node, one.what) for one in found.findings if one.state.value != "ok"]
+    reach = [replace(reach, claimed=of_node.get(reach.node, [])) for reach in measured(nodes).reach]
+    verdict = judged("NET010", nodes, measurements=replace(measured(nodes), reach=reach))
+    return [
+        (finding.state.value, finding.where.node, finding.what)
+        for finding in verdict.findings
+        if finding.state.value != "ok"
+    ]
 
 
 def test_an_address_that_another_machine_has_too() -> None:

@@ -17,9 +17,9 @@ from ncclcheck.probes.facts import (
     Fabric,
     Governor,
     HugePages,
-    Link,
     Node,
     NumaNode,
+    PcieLink,
     Unread,
     unread_in,
 )
@@ -99,7 +99,7 @@ def test_a_node(tmp_path: Path) -> None:
 def test_the_pci_tree(tmp_path: Path) -> None:
     gpu, bridge = fabric.probe(tree(tmp_path, NODE)).pci  # type: ignore[misc]
     assert (gpu.name, gpu.kind, gpu.root, gpu.path) == ("0000:18:00.0", "gpu", "pci0000:15", ["0000:15:01.0"])
-    assert gpu.link == Link(gts=8.0, width=16, most_gts=32.0, most_width=16)
+    assert gpu.link == PcieLink(gts=8.0, width=16, most_gts=32.0, most_width=16)
     assert (gpu.iommu, gpu.numa_node, gpu.relaxed_ordering) == ("DMA-FQ", 0, True)
     assert gpu.errors == Errors(correctable=12, nonfatal=0, fatal=1)
     assert (bridge.name, bridge.kind, bridge.path) == ("0000:15:01.0", "bridge", [])

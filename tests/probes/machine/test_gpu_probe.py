@@ -44,21 +44,21 @@ needs_gcc = pytest.mark.skipif(not shutil.which("gcc"), reason="no gcc to build 
 
 def test_a_healthy_node(tmp_path: Path) -> None:
     cuda = {"error": "", "devices": 1, "driver": 12080}
-    found = gpu.probe(tree(tmp_path, NODE, cuda=cuda))
-    assert (found.pci, found.devices) == (["0000:19:00.0"], ["nvidia0"])
-    assert (found.usable, found.cuda_error, found.driver_cuda) == (1, "", "12.8")
+    gpus = gpu.probe(tree(tmp_path, NODE, cuda=cuda))
+    assert (gpus.pci, gpus.devices) == (["0000:19:00.0"], ["nvidia0"])
+    assert (gpus.usable, gpus.cuda_error, gpus.driver_cuda) == (1, "", "12.8")
 
 
 def test_a_container_without_the_driver(tmp_path: Path) -> None:
-    found = gpu.probe(tree(tmp_path, NODE, cuda={"missing": "cannot open shared object file"}))
-    assert found.pci == ["0000:19:00.0"]
-    assert isinstance(found.usable, Unread)
-    assert found.usable.kind == "no_tool"
+    gpus = gpu.probe(tree(tmp_path, NODE, cuda={"missing": "cannot open shared object file"}))
+    assert gpus.pci == ["0000:19:00.0"]
+    assert isinstance(gpus.usable, Unread)
+    assert gpus.usable.kind == "no_tool"
 
 
 def test_a_machine_without_any(tmp_path: Path) -> None:
-    found = gpu.probe(tree(tmp_path, {"/dev/null": "", f"{PCI}/0000:00:00.0/vendor": "0x8086\n"}))
-    facts = [fact for _, fact in unread_in(found)]
+    gpus = gpu.probe(tree(tmp_path, {"/dev/null": "", f"{PCI}/0000:00:00.0/vendor": "0x8086\n"}))
+    facts = [fact for _, fact in unread_in(gpus)]
     assert set(facts) == {Unread("absent", "no NVIDIA device on this machine")}
     assert len(facts) == len(Gpus.__struct_fields__) - 1
 
@@ -69,12 +69,12 @@ def test_what_nvml_was_recorded_to_say(tmp_path: Path) -> None:
     lost = {"name": "GPU 1", "index": 1, "trouble": "GPU is lost"}
     files = {**NODE, f"{PCI}/0000:19:00.0/numa_node": "1\n"}
     nvml = {"driver": "570.124.06", "user": "kim", "cards": [card, lost]}
-    found = gpu.probe(tree(tmp_path, files, nvml=nvml, environment={"CUDA_VISIBLE_DEVICES": "0"}))
-    assert not isinstance(found.cards, Unread)
-    assert not isinstance(found.others, Unread)
-    assert (found.nvml, found.user, found.chosen_by) == ("", "kim", "CUDA_VISIBLE_DEVICES")
-    assert [(one.name, one.numa) for one in found.cards] == [("GPU 0", 1)]
-    assert found.others[0].ecc == Unread("absent", "GPU 1: GPU is lost")
+    gpus = gpu.probe(tree(tmp_path, files, nvml=nvml, environment={"CUDA_VISIBLE_DEVICES": "0"}))
+    assert not isinstance(gpus.cards, Unread)
+    assert not isinstance(gpus.others, Unread)
+    assert (gpus.nvml, gpus.user, gpus.chosen_by) == ("", "kim", "CUDA_VISIBLE_DEVICES")
+    assert [(one.name, one.numa) for one in gpus.cards] == [("GPU 0", 1)]
+    assert gpus.others[0].ecc == Unread("absent", "GPU 1: GPU is lost")
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_the_kernel_log_of_a_user(
     for name, text in files.items():
         (tmp_path / "var/log" / name).write_text(text)
     told = xids.xids(Machine(str(tmp_path)))
-    assert (None if isinstance(told, Unread) else [str(one.code) for one in told]) == found
+    assert (None if isinstance(told, Unread) else [str(xid.code) for xid in told]) == found
 
 
 def test_channels_of_imex(tmp_path: Path) -> None:
@@ -222,5 +222,5 @@ def test_channels_of_imex(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "channel0").write_text("")
     (folder / "channel1").mkdir()
-    told = imex.channels(Machine(str(tmp_path)))
-    assert told == [DeviceFile(name="channel0"), DeviceFile(name="channel1", error="Is a directory")]
+    files = imex.channels(Machine(str(tmp_path)))
+    assert files == [DeviceFile(name="channel0"), DeviceFile(name="channel1", error="Is a directory")]

@@ -99,7 +99,7 @@ def of(
     facts = {"services": list(listed), "nvml_driver": DRIVER, "cuda_error": error}
     node = gpu_node("a", *four(every={"fabric": fabric, "model": model}), facts=facts)
     judged = verdict("GPU043", node)
-    return judged.state.value, "; ".join(one.what for one in judged.findings)
+    return judged.state.value, "; ".join(finding.what for finding in judged.findings)
 
 
 def service(name: str = MANAGER, state: Any = "active", version: Any = DRIVER) -> Service:

@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import (
-    Answer,
     Commit,
+    FileSystemAnswer,
     Hca,
     KernelEvent,
     Leaf,
-    Link,
     MemoryModule,
     Mount,
     Nvme,
+    PcieLink,
     Port,
     Pressure,
     Swap,
@@ -82,14 +82,14 @@ def test_a_written_machine(tmp_path: Path) -> None:
     assert found.swap == Swap(total=8 * 2**20, used=2 * 2**20)
     assert found.pressure == Pressure(some=3.25, full=1.75)
     assert found.commit == Commit(mode=2, limit=500 * 1024, used=80 * 1024)
-    link = Link(gts=16.0, width=4, most_gts=16.0, most_width=4)
+    link = PcieLink(gts=16.0, width=4, most_gts=16.0, most_width=4)
     assert found.nvmes == [Nvme(name="nvme0", state="live", model="SAMSUNG MZQL23T8HCLS-00A07", link=link)]
     assert (found.kernel, found.waiting, found.answers) == ([], [], [])
 
 
 def test_each_disk_once_and_the_options_of_the_mount_first(tmp_path: Path) -> None:
-    found = mounted.disks(tree(tmp_path, NODE))
-    assert found == [
+    mounts = mounted.disks(tree(tmp_path, NODE))
+    assert mounts == [
         Mount(point="/", kind="ext4", source="/dev/nvme0n1p2", options=["rw", "relatime", "errors=remount-ro"]),
         Mount(point="/local", kind="ext4", source="/dev/nvme1n1",
               options=["rw", "relatime", "ro", "errors=remount-ro"]),
@@ -110,9 +110,9 @@ def test_each_disk_once_and_the_options_of_the_mount_first(tmp_path: Path) -> No
     ],
 )
 def test_what_counts_as_uncorrected(tmp_path: Path, line: str, name: bool) -> None:
-    found = errors.kernel(tree(tmp_path, NODE, kernel_log=[f"[ 3600.000000] {line}"]))
-    assert not isinstance(found, Unread)
-    assert [(event.name, event.hours) for event in found] == (
+    events = errors.kernel(tree(tmp_path, NODE, kernel_log=[f"[ 3600.000000] {line}"]))
+    assert not isinstance(events, Unread)
+    assert [(event.name, event.hours) for event in events] == (
         [("uncorrected hardware error", 1.0)] if name else []
     )
 
@@ -126,12 +126,12 @@ def test_other_words_of_the_kernel(tmp_path: Path) -> None:
         "[ 12.5] I/O error, dev nvme1n1, sector 2048 op 0x1:(WRITE)",
         "[ 13.5] overlayfs: upper fs is read-only",
     ]
-    found = errors.kernel(tree(tmp_path, NODE, kernel_log=lines))
-    assert not isinstance(found, Unread)
-    assert {event.name: event.times for event in found} == {
+    events = errors.kernel(tree(tmp_path, NODE, kernel_log=lines))
+    assert not isinstance(events, Unread)
+    assert {event.name: event.times for event in events} == {
         "hung task": 2, "file system given up": 2, "disk error": 1,
     }  # fmt: skip
-    assert found[0] == KernelEvent(
+    assert events[0] == KernelEvent(
         name="hung task", times=2, line="task python:81231 blocked for more than 241 seconds.", hours=0.0
     )
 
@@ -169,13 +169,13 @@ def test_mounts_are_touched_by_a_child_that_is_left_behind(
     monkeypatch.setattr(mounted, "_SECONDS", 1.0)
     monkeypatch.setattr(Machine, "read", lambda *_: text)
     begun = time.monotonic()
-    found = mounted.answers(Machine())
+    answers = mounted.answers(Machine())
     assert time.monotonic() - begun < 8
-    assert found == [
-        Answer(name=f"{tmp_path}/here", kind="nfs4", source="filer:/here"),
-        Answer(name=f"{tmp_path}/gone", kind="nfs4", source="filer:/gone",
+    assert answers == [
+        FileSystemAnswer(name=f"{tmp_path}/here", kind="nfs4", source="filer:/here"),
+        FileSystemAnswer(name=f"{tmp_path}/gone", kind="nfs4", source="filer:/gone",
                error="ENOENT: No such file or directory"),
-        Answer(name=f"{tmp_path}/late", kind="nfs4", source="filer:/late", late=True),
+        FileSystemAnswer(name=f"{tmp_path}/late", kind="nfs4", source="filer:/late", late=True),
     ]  # fmt: skip
 
 
@@ -191,9 +191,9 @@ def test_a_process_that_stays_in_state_d_is_found() -> None:
         children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")  # before, it may wait for a disk
         while time.monotonic() < until and not (children.read_text() and waiting._switches(str(parent.pid))):
             time.sleep(0.05)
-        found = waiting.processes(Machine())
-        assert not isinstance(found, Unread)
-        mine = [one for one in found if one.pid == parent.pid]
+        waitings = waiting.processes(Machine())
+        assert not isinstance(waitings, Unread)
+        mine = [one for one in waitings if one.pid == parent.pid]
         assert [one.name for one in mine] == [Path(sys.executable).resolve().name[:15]] or len(mine) == 1
         assert mine[0].seconds >= 2.0
     finally:
@@ -225,8 +225,8 @@ _ROCE: dict[str, str | bytes] = {
 def test_the_switch_that_networkd_heard(tmp_path: Path) -> None:
     mac = bytes.fromhex("7439891c70a0")
     files = {**_ROCE, "/run/systemd/netif/lldp/7": _frame(mac, b"swp17", b"leaf-01\0", b"Ethernet17")}
-    found = leaves.leaves(tree(tmp_path, files), [_hca("mlx5_0", "Ethernet"), _hca("mlx5_1", "Ethernet")])
-    assert found == [
+    leafs = leaves.leaves(tree(tmp_path, files), [_hca("mlx5_0", "Ethernet"), _hca("mlx5_1", "Ethernet")])
+    assert leafs == [
         Leaf(name="mlx5_0:1", switch="leaf-01", identity="74:39:89:1c:70:a0", port="Ethernet17", told_by="LLDP")
     ]
 
@@ -236,8 +236,8 @@ def test_the_switch_that_lldpd_heard(tmp_path: Path) -> None:
         "lldp.ens2.via=LLDP", "lldp.ens2.chassis.mac=aa:bb:cc:dd:ee:ff", "lldp.ens2.chassis.name=leaf-02",
         "lldp.ens2.port.ifname=swp3", "lldp.eno1.chassis.mac=00:00:00:00:00:01",
     ])  # fmt: skip
-    found = leaves.leaves(tree(tmp_path, _ROCE, lldpctl=said), [_hca("mlx5_1", "Ethernet")])
-    assert found == [
+    leafs = leaves.leaves(tree(tmp_path, _ROCE, lldpctl=said), [_hca("mlx5_1", "Ethernet")])
+    assert leafs == [
         Leaf(name="mlx5_1:1", switch="leaf-02", identity="aa:bb:cc:dd:ee:ff", port="swp3", told_by="LLDP")
     ]
 
@@ -258,17 +258,17 @@ def test_the_switch_that_answers_smpquery(tmp_path: Path, kind: str, count: int)
         "mlx5_0:1 nodeinfo": _INFO.format(kind=kind),
         "mlx5_0:1 nodedesc": "Node Description:....................MF0;leaf-01:MQM9700/U1\n",
     }
-    found = leaves.leaves(tree(tmp_path, {}, smpquery=said), [_hca("mlx5_0", "InfiniBand")])
+    leafs = leaves.leaves(tree(tmp_path, {}, smpquery=said), [_hca("mlx5_0", "InfiniBand")])
     leaf = Leaf(
         name="mlx5_0:1", switch="MF0;leaf-01:MQM9700/U1", identity="0xe09d730300b1a2c0", port="17",
         told_by="smpquery",
     )  # fmt: skip
-    assert found == ([leaf] if count else Unread("absent", "no switch answered smpquery"))
+    assert leafs == ([leaf] if count else Unread("absent", "no switch answered smpquery"))
 
 
 def test_ports_that_are_down_are_not_asked(tmp_path: Path) -> None:
-    found = leaves.leaves(tree(tmp_path, {}), [_hca("mlx5_0", "InfiniBand", "DOWN")])
-    assert found == Unread("absent", "no active port of InfiniBand or RoCE")
+    leafs = leaves.leaves(tree(tmp_path, {}), [_hca("mlx5_0", "InfiniBand", "DOWN")])
+    assert leafs == Unread("absent", "no active port of InfiniBand or RoCE")
 
 
 @settings(max_examples=100, deadline=None)

@@ -115,12 +115,12 @@ def test_all_far_below_what_their_cards_report_is_no_health() -> None:
     cluster = load("a-filter-left-at-100-mbit").cluster
     slow = [Burst(bytes=250_000, seconds=0.2, segments=200, retransmits=0)]
     reach = [
-        replace(one, peers=[replace(peer, bursts=slow) for peer in one.peers])
-        for one in cluster.measurements.reach
+        replace(reach, peers=[replace(peer, bursts=slow) for peer in reach.peers])
+        for reach in cluster.measurements.reach
     ]
     told = replace(cluster, measurements=replace(cluster.measurements, reach=reach))
     (verdict,) = judge(told, [rule for rule in all_rules() if rule.code == "NET008"])
-    assert [one.what for one in verdict.findings if one.state is State.WARN] == [
+    assert [finding.what for finding in verdict.findings if finding.state is State.WARN] == [
         "bursts of sw[1-3] carry at most 0.01 Gb/s, 0.1 % of the 10 that eth0 reports"
     ]
 

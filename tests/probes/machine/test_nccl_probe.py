@@ -207,8 +207,8 @@ def test_lines_in_login_files_that_did_not_reach_us(tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
     (tmp_path / "root/.bashrc").write_bytes(b"NCCL_D=\xff\n")
     machine = Machine(str(tmp_path), recorded=True)
-    found = nccl_files.stray_lines(machine, {"NCCL_A": "1", "HOME": "/root"})
-    assert [(line.path, line.line, line.name, line.value, line.reached) for line in found] == [
+    lines = nccl_files.stray_lines(machine, {"NCCL_A": "1", "HOME": "/root"})
+    assert [(line.path, line.line, line.name, line.value, line.reached) for line in lines] == [
         ("/etc/environment", 1, "NCCL_A", "1", True),
         ("/etc/profile.d/n.sh", 2, "NCCL_B", "2", False),
         ("/root/.bashrc", 1, "NCCL_D", "\\xff", False),
@@ -295,8 +295,8 @@ def test_any_bytes_are_survived_as_elf(tail: bytes, table: int, count: int) -> N
     numbers = table.to_bytes(8, "little"), (64).to_bytes(2, "little"), count.to_bytes(2, "little")
     head = b"\x7fELF\x02\x01".ljust(40, b"\0") + numbers[0] + bytes(10) + numbers[1] + numbers[2] + b"\0\0"
     for data in (tail, head + tail, head[:40] + (64).to_bytes(8, "little") + head[48:] + tail):
-        found = find_section(lambda at, most, data=data: data[at : at + most], ".rodata")  # type: ignore[misc]
-        assert found is None or found.name == ".rodata"
+        section = find_section(lambda at, most, data=data: data[at : at + most], ".rodata")  # type: ignore[misc]
+        assert section is None or section.name == ".rodata"
 
 
 @given(st.text())

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ncclcheck.probes.facts import Link, PciDevice, Unread
+from ncclcheck.probes.facts import PciDevice, PcieLink, Unread
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.software.nccl_topology import topology
 
@@ -28,12 +28,12 @@ def _read(tmp_path: Path, text: str) -> list[PciDevice] | Unread:
 
 
 def test_cards_below_one_switch_share_its_port(tmp_path: Path) -> None:
-    found = _read(tmp_path, TWO)
-    assert isinstance(found, list)
-    near, card, far = sorted(found, key=lambda one: (one.root == "cpu1", one.kind))
+    devices = _read(tmp_path, TWO)
+    assert isinstance(devices, list)
+    near, card, far = sorted(devices, key=lambda device: (device.root == "cpu1", device.kind))
     assert (near.name, near.kind, near.root, near.numa_node) == ("0001:00:00.0", "gpu", "cpu0", 0)
     assert near.path == ["ffff:ff:01.0", "ffff:ff:01.0>0001:00:00.0"]
-    assert near.link == Link(gts=32.0, width=16, most_gts=32.0, most_width=16)
+    assert near.link == PcieLink(gts=32.0, width=16, most_gts=32.0, most_width=16)
     assert (card.name, card.kind, card.path) == (
         "0101:00:00.0",
         "nic",
@@ -46,10 +46,10 @@ def test_cards_below_one_switch_share_its_port(tmp_path: Path) -> None:
 def test_a_switch_below_a_switch_is_farther(tmp_path: Path) -> None:
     inner = '<pci busid="0000:03:00.0" class="0x060400"><pci busid="0000:04:00.0" class="0x020000"/></pci>'
     outer = f'<pci busid="0000:01:00.0" class="0x060400">{inner}<pci busid="0000:02:00.0" class="0x030200"/></pci>'
-    found = _read(tmp_path, f'<system version="1"><cpu numaid="0">{outer}</cpu></system>')
-    assert isinstance(found, list)
+    devices = _read(tmp_path, f'<system version="1"><cpu numaid="0">{outer}</cpu></system>')
+    assert isinstance(devices, list)
     above = "0000:01:00.0"
-    assert {one.name: one.path for one in found} == {
+    assert {device.name: device.path for device in devices} == {
         "0000:04:00.0": [above, f"{above}>0000:03:00.0", "0000:03:00.0", "0000:03:00.0>0000:04:00.0"],
         "0000:02:00.0": [above, f"{above}>0000:02:00.0"],
     }
@@ -58,10 +58,10 @@ def test_a_switch_below_a_switch_is_farther(tmp_path: Path) -> None:
 def test_a_tree_without_end_stays_small(tmp_path: Path) -> None:
     bridge, deep = '<pci busid="0000:01:00.0" class="0x060400">', 2000
     text = f"{bridge * deep}<pci busid='0000:02:00.0' class='0x020000'/>{'</pci>' * deep}"
-    found = _read(tmp_path, f'<system version="1"><cpu numaid="0">{text}</cpu></system>')
-    assert isinstance(found, list)
-    assert isinstance(found[0].path, list)
-    assert len(found[0].path) < 100
+    devices = _read(tmp_path, f'<system version="1"><cpu numaid="0">{text}</cpu></system>')
+    assert isinstance(devices, list)
+    assert isinstance(devices[0].path, list)
+    assert len(devices[0].path) < 100
 
 
 def test_without_a_file_nothing_is_said(tmp_path: Path) -> None:
@@ -78,6 +78,6 @@ def test_without_a_file_nothing_is_said(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_topology_is_unread(tmp_path: Path, text: str, why: str) -> None:
-    found = _read(tmp_path, text)
-    assert isinstance(found, Unread)
-    assert (found.kind, why in found.why) == ("broken", True)
+    devices = _read(tmp_path, text)
+    assert isinstance(devices, Unread)
+    assert (devices.kind, why in devices.why) == ("broken", True)

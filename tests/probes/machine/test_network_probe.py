@@ -43,8 +43,8 @@ def test_a_healthy_card(tmp_path: Path) -> None:
         **{f"{NET}/eth0/statistics/{way}_dropped": "4\n" for way in ("rx", "tx")},
     }
     addresses = [("ipv4", "10.1.0.17", 24), ("ipv6", "fe80::1", 64)]
-    found = one(tree(tmp_path, files, interfaces=[told("eth0", *addresses, mtu=9000)]))
-    assert found == Interface(
+    interface = one(tree(tmp_path, files, interfaces=[told("eth0", *addresses, mtu=9000)]))
+    assert interface == Interface(
         name="eth0",
         kind="physical",
         up=True,
@@ -73,9 +73,9 @@ def test_an_older_kernel_counts_changes(tmp_path: Path, files: dict[str, str], d
 
 def test_a_card_without_a_cable(tmp_path: Path) -> None:
     files = {f"{NET}/eth0/type": "1\n", f"{NET}/eth0/speed": "-1\n", f"{NET}/eth0/device/x": ""}
-    found = one(tree(tmp_path, files, interfaces=[told("eth0", flags=["up", "broadcast"])]))
-    assert (found.up, found.running, found.addresses) == (True, False, [])
-    assert found.speed_mbit == Unread("absent", "it reports no speed")
+    interface = one(tree(tmp_path, files, interfaces=[told("eth0", flags=["up", "broadcast"])]))
+    assert (interface.up, interface.running, interface.addresses) == (True, False, [])
+    assert interface.speed_mbit == Unread("absent", "it reports no speed")
 
 
 @pytest.mark.parametrize(
@@ -110,15 +110,15 @@ def test_members_of_a_bond_and_of_a_bridge(tmp_path: Path) -> None:
         f"{NET}/br0/bridge/bridge_id": "x",
         f"{NET}/br0/brif/eth0/port_no": "1",
     }
-    found = known(network.probe(tree(tmp_path, files, interfaces=[told("bond0"), told("br0")])).interfaces)
-    assert [i.members for i in found] == [["eth1", "eth2"], ["eth0"]]
+    interfaces = known(network.probe(tree(tmp_path, files, interfaces=[told("bond0"), told("br0")])).interfaces)
+    assert [i.members for i in interfaces] == [["eth1", "eth2"], ["eth0"]]
 
 
 @pytest.mark.parametrize("driver", ["virtio_net", "veth"])
 def test_a_virtual_card_has_no_real_speed(tmp_path: Path, driver: str) -> None:
     files = {f"{NET}/eth0/type": "1", f"{NET}/eth0/speed": "10000", f"{NET}/eth0/device/driver": f"-> ../{driver}"}
-    found = one(tree(tmp_path, files, interfaces=[told("eth0")]))
-    assert found.speed_mbit == Unread("absent", "a virtual interface reports no real speed")
+    interface = one(tree(tmp_path, files, interfaces=[told("eth0")]))
+    assert interface.speed_mbit == Unread("absent", "a virtual interface reports no real speed")
 
 
 def test_an_alias_stands_on_its_device(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_interfaces_are_in_the_order_of_the_kernel(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("psutil.net_if_addrs", lambda: {"last:1": [four], "last": [four], "first": [six]})
     monkeypatch.setattr("psutil.net_if_stats", dict)
     monkeypatch.setattr("socket.if_nameindex", lambda: [(2, "first"), (7, "last")])
-    assert [one.name for one in network._tell()] == ["first", "last:1", "last"]
+    assert [answer.name for answer in network._tell()] == ["first", "last:1", "last"]
 
 
 def test_this_machine_has_loopback() -> None:
@@ -204,6 +204,6 @@ def test_a_real_card_of_the_procfs_fixtures(tmp_path: Path) -> None:
             files[path] = "\n".join(content).removesuffix("EOF") + "\n"
         elif path == f"{NET}/eth0/device" and line.startswith("SymlinkTo: "):
             files[path] = line.replace("SymlinkTo:", "->")
-    found = one(tree(tmp_path, files, interfaces=[told("eth0", mtu=0)]))
-    assert (found.kind, found.mtu) == ("physical", 1500)
-    assert files[f"{NET}/eth0/speed"].strip() == str(found.speed_mbit)
+    interface = one(tree(tmp_path, files, interfaces=[told("eth0", mtu=0)]))
+    assert (interface.kind, interface.mtu) == ("physical", 1500)
+    assert files[f"{NET}/eth0/speed"].strip() == str(interface.speed_mbit)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from ncclcheck.base.errors import UsageError
 from ncclcheck.probes.facts import Gpu, Gpus, Unread, unread_in
 from ncclcheck.reports.judgement.jsondoc import Document
-from ncclcheck.run.plan.bench_plan import JobOptions, Shape, shape
+from ncclcheck.run.plan.bench_plan import JobOptions, JobShape, shape
 from tests.conftest import Command, Ran
 from tests.helpers import fake_nvml
 
@@ -57,9 +57,9 @@ def unread(fact: object) -> tuple[str, str]:
 
 @pytest.mark.parametrize("count", [0, 1, 8, 16])
 def test_every_gpu_is_read_whole(libraries: Path, tmp_path: Path, count: int) -> None:
-    found = probed(libraries, tmp_path, f"gpus = {count}")
-    assert [card.name for card in cards(found)] == [f"GPU {index}" for index in range(count)]
-    assert (found.nvml, found.nvml_driver, found.usable) == ("", "570.124.06", count)
+    gpus = probed(libraries, tmp_path, f"gpus = {count}")
+    assert [card.name for card in cards(gpus)] == [f"GPU {index}" for index in range(count)]
+    assert (gpus.nvml, gpus.nvml_driver, gpus.usable) == ("", "570.124.06", count)
     facts = {
         "trouble",
         "processes",
@@ -72,7 +72,7 @@ def test_every_gpu_is_read_whole(libraries: Path, tmp_path: Path, count: int) ->
         "margin",
         "recovery",
     }
-    for card in cards(found):
+    for card in cards(gpus):
         absent = {path.split(".")[0] for path, _ in unread_in(card)}
         assert not absent & facts
         assert absent <= {"numa", "mig_instances", "retired", "slowdown_at"}
@@ -120,24 +120,24 @@ def test_a_gpu_without_a_handle(libraries: Path, tmp_path: Path) -> None:
 
 
 def test_a_gpu_that_hangs_is_named_and_the_others_are_read(libraries: Path, tmp_path: Path) -> None:
-    found = probed(libraries, tmp_path, "gpus = 4", "hang = nvmlDeviceGetTemperature 2", seconds=1.5)
-    assert [card.trouble == "" for card in cards(found)] == [True, True, False, True]
-    assert unread(cards(found)[2].trouble) == ("timed_out", "nvmlDeviceGetTemperature gave no answer in 1.5 s")
-    assert cards(found)[2].model == "NVIDIA H100 80GB HBM3"
-    assert unread(cards(found)[2].margin)[0] == "absent"
+    gpus = probed(libraries, tmp_path, "gpus = 4", "hang = nvmlDeviceGetTemperature 2", seconds=1.5)
+    assert [card.trouble == "" for card in cards(gpus)] == [True, True, False, True]
+    assert unread(cards(gpus)[2].trouble) == ("timed_out", "nvmlDeviceGetTemperature gave no answer in 1.5 s")
+    assert cards(gpus)[2].model == "NVIDIA H100 80GB HBM3"
+    assert unread(cards(gpus)[2].margin)[0] == "absent"
 
 
 def test_an_nvml_that_hangs_at_once(libraries: Path, tmp_path: Path) -> None:
-    found = probed(libraries, tmp_path, "hang = nvmlInitWithFlags", seconds=1)
-    assert unread(found.nvml) == ("timed_out", "nvmlInit of NVML gave no answer in 1 s")
-    assert unread(found.cards)[0] == "absent"
-    assert found.usable == 8
+    gpus = probed(libraries, tmp_path, "hang = nvmlInitWithFlags", seconds=1)
+    assert unread(gpus.nvml) == ("timed_out", "nvmlInit of NVML gave no answer in 1 s")
+    assert unread(gpus.cards)[0] == "absent"
+    assert gpus.usable == 8
 
 
 def test_an_nvml_that_crashes(libraries: Path, tmp_path: Path) -> None:
-    found = probed(libraries, tmp_path, "crash = nvmlDeviceGetName 0")
-    assert unread(found.nvml)[0] == "broken"
-    assert "status -6" in unread(found.nvml)[1]
+    gpus = probed(libraries, tmp_path, "crash = nvmlDeviceGetName 0")
+    assert unread(gpus.nvml)[0] == "broken"
+    assert "status -6" in unread(gpus.nvml)[1]
 
 
 def test_versions_that_do_not_fit(libraries: Path, tmp_path: Path) -> None:
@@ -146,16 +146,16 @@ def test_versions_that_do_not_fit(libraries: Path, tmp_path: Path) -> None:
 
 def test_processes(libraries: Path, tmp_path: Path) -> None:
     us = os.getpid()
-    found = probed(libraries, tmp_path, "gpus = 1", f"0 processes = {us}:{GIB} 1:na 4194303:{2 * GIB}")
-    processes = cards(found)[0].processes
+    gpus = probed(libraries, tmp_path, "gpus = 1", f"0 processes = {us}:{GIB} 1:na 4194303:{2 * GIB}")
+    processes = cards(gpus)[0].processes
     assert not isinstance(processes, Unread)
-    assert [one.pid for one in processes] == [us, 1, 4194303]
-    assert [one.memory for one in processes][::2] == [GIB, 2 * GIB]
+    assert [process.pid for process in processes] == [us, 1, 4194303]
+    assert [process.memory for process in processes][::2] == [GIB, 2 * GIB]
     assert unread(processes[1].memory)[0] == "denied"
     if os.readlink("/proc/self/ns/pid") == "pid:[4026531836]":
-        assert (processes[0].user, processes[2].state) == (found.user, "gone")
+        assert (processes[0].user, processes[2].state) == (gpus.user, "gone")
     else:
-        assert {unread(one.state)[0] for one in processes} == {"denied"}
+        assert {unread(process.state)[0] for process in processes} == {"denied"}
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -291,10 +291,10 @@ def test_env_says_what_the_user_s_own_job_does_wrong(env_command: Command) -> No
 
 @pytest.mark.parametrize(("ranks", "fit"), [(2, True), (3, False)])
 def test_more_ranks_than_gpus_are_refused_and_as_many_fit(env_command: Command, ranks: int, fit: bool) -> None:
-    nodes = [one.facts for one in env_command("gpus = 2").document.nodes]
+    nodes = [node.facts for node in env_command("gpus = 2").document.nodes]
     wishes = JobOptions(nproc_per_node=ranks)
     if fit:
-        assert shape(wishes, nodes, simulated=False) == Shape("nccl", ranks)
+        assert shape(wishes, nodes, simulated=False) == JobShape("nccl", ranks)
         return
     with pytest.raises(UsageError, match="3 ranks do not fit, each node has 2 GPUs for nccl"):
         shape(wishes, nodes, simulated=False)

@@ -15,13 +15,13 @@ from ncclcheck.probes.facts import (
     Connect,
     Hop,
     Job,
+    KernelRoute,
     Meeting,
     NameServer,
     Node,
     PolicyRule,
     Resolver,
     Volley,
-    Way,
     known,
     replace,
 )
@@ -35,12 +35,12 @@ PEER = "10.1.0.1"
 _ETH0 = nic("eth0", "10.1.0.2/24")
 
 
-def _way(*hops: Hop, **more: Any) -> Way:
+def _way(*hops: Hop, **more: Any) -> KernelRoute:
     given = {"kind": "unicast", "source": "10.1.0.2", "destination": "10.1.0.0/24", "table": "main"} | more
-    return Way(address=PEER, hops=list(hops), **given)
+    return KernelRoute(address=PEER, hops=list(hops), **given)
 
 
-def _run010(one: Node, *ways: Way, outcome: Any = "silent", **more: Any) -> Any:
+def _run010(one: Node, *ways: KernelRoute, outcome: Any = "silent", **more: Any) -> Any:
     met = Meeting(
         endpoint=f"{PEER}:29500", told_by="--rdzv-endpoint", outcome=outcome, node_rank=1, addresses=[PEER],
         ways=list(ways), detail="no answer", **more,
@@ -48,7 +48,7 @@ def _run010(one: Node, *ways: Way, outcome: Any = "silent", **more: Any) -> Any:
     return verdict("RUN010", one, job=Job(launcher="join", nodes_asked=2, meeting=met))
 
 
-def _finding(one: Node, *ways: Way, **more: Any) -> Finding:
+def _finding(one: Node, *ways: KernelRoute, **more: Any) -> Finding:
     found: Verdict = _run010(one, *ways, **more)
     assert told(found) == [("fail", "b")]
     return found.findings[0]
@@ -61,9 +61,9 @@ def _b(*interfaces: Any, **more: Any) -> Node:
 
 def test_a_gateway_that_does_not_answer_is_named_and_not_the_target() -> None:
     way = _way(Hop(interface="eth0", address="10.9.0.250", state="failed"), routers=["10.9.0.1"])
-    found = _finding(_b(nic("eth0", "10.9.0.2/24")), way)
-    assert "10.9.0.250 on eth0 answers no ARP" in found.what
-    assert found.remedies[0].commands[1] == "ip route replace 10.1.0.0/24 via 10.9.0.1 dev eth0   # on b"
+    finding = _finding(_b(nic("eth0", "10.9.0.2/24")), way)
+    assert "10.9.0.250 on eth0 answers no ARP" in finding.what
+    assert finding.remedies[0].commands[1] == "ip route replace 10.1.0.0/24 via 10.9.0.1 dev eth0   # on b"
     assert not any(
         "replace" in line
         for line in _finding(_b(nic("eth0", "10.9.0.2/24")), replace(way, routers=[])).remedies[0].commands
@@ -79,25 +79,25 @@ def test_a_gateway_that_answers_explains_nothing(state: Any) -> None:
 def test_of_two_next_hops_the_dead_one_is_named_and_the_other_kept() -> None:
     hops = [Hop(interface="eth0", address="10.9.0.1", state="reachable"),
             Hop(interface="eth0", address="10.9.0.250", state="failed")]  # fmt: skip
-    found = _finding(_b(nic("eth0", "10.9.0.2/24")), _way(*hops))
-    assert "has 2 next hops, and 10.9.0.250" in found.what
-    assert "ip route replace 10.1.0.0/24 via 10.9.0.1 dev eth0" in found.remedies[0].commands[1]
+    finding = _finding(_b(nic("eth0", "10.9.0.2/24")), _way(*hops))
+    assert "has 2 next hops, and 10.9.0.250" in finding.what
+    assert "ip route replace 10.1.0.0/24 via 10.9.0.1 dev eth0" in finding.remedies[0].commands[1]
 
 
 def test_a_port_of_a_bridge_with_an_address_of_its_own() -> None:
     bridge = nic("br0", kind="bridge", members=["eth0"])
-    found = _finding(_b(_ETH0, bridge), _way(Hop(interface="eth0", address=PEER, state="failed")))
-    assert "eth0 is a port of the bridge br0 and has 10.1.0.2 itself" in found.what
-    assert found.where.device == "eth0"
+    finding = _finding(_b(_ETH0, bridge), _way(Hop(interface="eth0", address=PEER, state="failed")))
+    assert "eth0 is a port of the bridge br0 and has 10.1.0.2 itself" in finding.what
+    assert finding.where.device == "eth0"
 
 
 def test_a_policy_rule_that_leads_into_a_tunnel_is_taken_away_by_its_priority() -> None:
     rule = PolicyRule(version=4, priority=77, selector="from all to 10.1.0.0/24", action="lookup 7",
                       destination="10.1.0.0/24")  # fmt: skip
     way = _way(Hop(interface="tun0", address=PEER), destination="0.0.0.0/0", table="7", source="172.30.0.9")
-    found = _finding(_b(_ETH0, nic("tun0", "172.30.0.9/32", kind="tunnel"), rules=[rule]), way)
-    assert "by tun0, a tunnel, not by eth0, in whose subnet 10.1.0.0/24 it is" in found.what
-    assert found.remedies[0].commands == ["ip rule del pref 77   # on b"]
+    finding = _finding(_b(_ETH0, nic("tun0", "172.30.0.9/32", kind="tunnel"), rules=[rule]), way)
+    assert "by tun0, a tunnel, not by eth0, in whose subnet 10.1.0.0/24 it is" in finding.what
+    assert finding.remedies[0].commands == ["ip rule del pref 77   # on b"]
 
 
 def test_an_overlay_whose_subnet_holds_the_address_is_what_the_job_means() -> None:
@@ -107,9 +107,9 @@ def test_an_overlay_whose_subnet_holds_the_address_is_what_the_job_means() -> No
 
 def test_another_sender_than_the_interface_has() -> None:
     one = _b(_ETH0, nic("mgmt0", "10.8.0.2/24"))
-    found = _finding(one, _way(Hop(interface="eth0", address=PEER, state="reachable"), source="10.8.0.2"))
-    assert "from 10.8.0.2, the address of mgmt0" in found.what
-    assert found.remedies[0].commands == ["ip route replace 10.1.0.0/24 dev eth0 src 10.1.0.2   # on b"]
+    finding = _finding(one, _way(Hop(interface="eth0", address=PEER, state="reachable"), source="10.8.0.2"))
+    assert "from 10.8.0.2, the address of mgmt0" in finding.what
+    assert finding.remedies[0].commands == ["ip route replace 10.1.0.0/24 dev eth0 src 10.1.0.2   # on b"]
     on_loopback = _b(_ETH0, nic("lo", "10.8.0.2/32", kind="loopback"))
     way = _way(Hop(interface="eth0", address=PEER), source="10.8.0.2")
     assert told(_run010(on_loopback, way)) == [("unknown", "b")]
@@ -125,13 +125,15 @@ def test_ipv6_that_is_off_and_an_address_that_is_a_duplicate() -> None:
     off = _b(replace(_ETH0, ipv6_off=True))
     assert (
         "IPv6 is turned off on eth0"
-        in _finding(off, Way(address=six, error="x"), outcome="unrouted", kept="route").what
+        in _finding(off, KernelRoute(address=six, error="x"), outcome="unrouted", kept="route").what
     )
-    held = Address(family="ipv6", address="2001:db8::2", prefix=64, state="duplicate")
-    way = Way(address=six, kind="unicast", destination="2001:db8::/64", hops=[Hop(interface="eth0", address=six)])
-    twin = _b(replace(_ETH0, addresses=[held]))
+    address = Address(family="ipv6", address="2001:db8::2", prefix=64, state="duplicate")
+    way = KernelRoute(
+        address=six, kind="unicast", destination="2001:db8::/64", hops=[Hop(interface="eth0", address=six)]
+    )
+    twin = _b(replace(_ETH0, addresses=[address]))
     assert "dadfailed" in _finding(twin, way, outcome="unrouted", kept="resources").what
-    both = _b(replace(_ETH0, addresses=[held, replace(held, address="2001:db8::3", state="")]))
+    both = _b(replace(_ETH0, addresses=[address, replace(address, address="2001:db8::3", state="")]))
     assert told(_run010(both, way)) == [("unknown", "b")]
 
 
@@ -143,9 +145,9 @@ def test_a_machine_that_refuses_is_reached_whatever_the_way() -> None:
 
 def test_names_that_lead_elsewhere() -> None:
     named = Resolver(name="n0", seconds=0.0, files=[PEER], known={"10.1.0.7": ["n7"], PEER: ["n0"]})
-    found = _finding(_b(_ETH0), outcome="refused", resolver=named, elsewhere=["10.1.0.7"])
-    assert "n0 resolves here to 10.1.0.1 (by /etc/hosts), and node rank 0 answers at 10.1.0.7" in found.what
-    assert found.remedies[0].commands == ["--rdzv-endpoint 10.1.0.7:29500   # on every node"]
+    finding = _finding(_b(_ETH0), outcome="refused", resolver=named, elsewhere=["10.1.0.7"])
+    assert "n0 resolves here to 10.1.0.1 (by /etc/hosts), and node rank 0 answers at 10.1.0.7" in finding.what
+    assert finding.remedies[0].commands == ["--rdzv-endpoint 10.1.0.7:29500   # on every node"]
     mute = Resolver(name="n0", seconds=6.0, servers=[NameServer(address="10.1.0.53", answered=False)])
     assert (
         "the name server 10.1.0.53 of /etc/resolv.conf does not answer"
@@ -191,14 +193,14 @@ def test_addresses_of_ipv6_that_are_not_used(tmp_path: Any) -> None:
     machine = tree(
         tmp_path, files, interfaces=[{"name": "eth0", "flags": ["up"], "mtu": 1500, "addresses": listed}]
     )
-    found = known(network.probe(machine).interfaces)[0]
-    assert found.ipv6_off
-    assert [one.state for one in known(found.addresses)] == ["duplicate", "tentative", ""]
+    interface = known(network.probe(machine).interfaces)[0]
+    assert interface.ipv6_off
+    assert [address.state for address in known(interface.addresses)] == ["duplicate", "tentative", ""]
 
 
 def _answer(query: bytes, *addresses: str) -> bytes:
     records = b"".join(
-        b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 60, 4) + socket.inet_aton(one) for one in addresses
+        b"\xc0\x0c" + struct.pack(">HHIH", 1, 1, 60, 4) + socket.inet_aton(address) for address in addresses
     )
     return query[:2] + struct.pack(">HHHHH", 0x8180, 1, len(addresses), 0, 0) + query[12:] + records
 
@@ -222,8 +224,8 @@ def test_a_name_server_that_is_mute_is_not_waited_for(monkeypatch: pytest.Monkey
         raise TimeoutError
 
     monkeypatch.setattr(resolver, "_answers", silent)
-    found = resolver._asked("n0", "nameserver 192.0.2.1\nsearch a.example\n")
-    assert found == [NameServer(address="192.0.2.1", answered=False)]
+    servers = resolver._asked("n0", "nameserver 192.0.2.1\nsearch a.example\n")
+    assert servers == [NameServer(address="192.0.2.1", answered=False)]
     assert met.is_set()
 
 
@@ -231,12 +233,12 @@ def _net006(change: Change, own: Connect | None = None) -> Verdict:
     """h1, h2 and h3 at 10.1.0.1, .2, .3 tried each other. own: what h2 says of its own address."""
     nodes = hosts(3)
     told_of = measured(nodes, change)
-    reach = [replace(one, own=own) if own and one.node == "h2" else one for one in told_of.reach]
+    reach = [replace(reach, own=own) if own and reach.node == "h2" else reach for reach in told_of.reach]
     return verdict("NET006", *nodes, measurements=replace(told_of, reach=reach))
 
 
 def test_a_failed_pair_is_explained_by_the_way_of_its_sender() -> None:
-    way = Way(
+    way = KernelRoute(
         address=PEER, kind="unicast", source="10.1.0.2", destination="10.1.0.0/24", table="main",
         hops=[Hop(interface="eth0", address="10.1.0.250", state="failed")],
     )  # fmt: skip
@@ -256,7 +258,9 @@ def test_a_dead_next_hop_of_two_explains_what_is_answered_late_in_both_direction
         Hop(interface="eth0", address="10.1.0.251", state="reachable"),
         Hop(interface="eth0", address="10.1.0.250", state="failed"),
     ]
-    way = Way(address=PEER, kind="unicast", source="10.1.0.2", destination="10.1.0.0/24", table="main", hops=hops)
+    way = KernelRoute(
+        address=PEER, kind="unicast", source="10.1.0.2", destination="10.1.0.0/24", table="main", hops=hops
+    )
 
     def change(a: str, b: str) -> dict[str, Any]:
         late = {"volley": Volley(opened=8, late=5)} if "h2" in (a, b) else {}

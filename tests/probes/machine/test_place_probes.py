@@ -73,7 +73,7 @@ def test_a_pod(tmp_path: Path) -> None:
         ("kubernetes", "KUBERNETES_SERVICE_HOST"), ("kubernetes", "/proc/self/cgroup"),
     ]  # fmt: skip
     assert isinstance(found.namespaces, list)
-    assert {one.name: one.host for one in found.namespaces} == {
+    assert {namespace.name: namespace.host for namespace in found.namespaces} == {
         "net": False, "ipc": False, "pid": False, "user": True, "uts": False,
     }  # fmt: skip
     assert (found.capabilities, found.seccomp, found.no_new_privileges) == (
@@ -138,7 +138,12 @@ def test_the_network_is_the_machines_or_not_or_not_known(
 def test_the_own_namespaces_are_read() -> None:
     namespaces = container.probe(Machine()).namespaces
     assert isinstance(namespaces, list)
-    assert [one.name for one in namespaces if isinstance(one.host, bool)][-4:] == ["ipc", "pid", "user", "uts"]
+    assert [namespace.name for namespace in namespaces if isinstance(namespace.host, bool)][-4:] == [
+        "ipc",
+        "pid",
+        "user",
+        "uts",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -152,9 +157,9 @@ def test_the_own_namespaces_are_read() -> None:
     ],
 )
 def test_mounts(path: str, source: str, network: bool, tmp_path: Path) -> None:
-    found = mounts.under(mounts.mounts(tree(tmp_path, POD)), path)
-    assert isinstance(found, Mount)
-    assert (found.source, found.network) == (source, network)
+    mount = mounts.under(mounts.mounts(tree(tmp_path, POD)), path)
+    assert isinstance(mount, Mount)
+    assert (mount.source, mount.network) == (source, network)
 
 
 ROOM = {"type": "room", "path": "/home/kim", "size": 9, "free": 5, "inodes": 0, "inodes_free": 0, "writable": True}
@@ -268,9 +273,9 @@ def test_system(tmp_path: Path) -> None:
 def test_files_around_nccl(tmp_path: Path) -> None:
     plugin = tmp_path / "libnccl-net.so"
     plugin.write_bytes(b"plugin")
-    found = nccl_installed.plugin_files(Machine(), [str(plugin)])
-    assert isinstance(found, list)
-    assert str(found[0].sha256).startswith("5e689e2b0167")
+    files = nccl_installed.plugin_files(Machine(), [str(plugin)])
+    assert isinstance(files, list)
+    assert str(files[0].sha256).startswith("5e689e2b0167")
     env = {"NCCL_TOPO_FILE": str(plugin), "NCCL_DEBUG_FILE": f"{tmp_path}/none/nccl.%h"}
     conf = [ConfFile(path="/etc/nccl.conf", lines=[ConfLine(line=1, name="NCCL_GRAPH_FILE", value="~/g.xml")])]
     named = nccl_installed.named_files(Machine(), env, conf)
@@ -298,9 +303,9 @@ def test_the_version_of_hpcx_stands_beside_its_plugins(
     plugin.write_bytes(b"plugin")
     if first is not None:
         (tmp_path / "hpcx/VERSION").write_text(first)
-    found = nccl_installed.plugin_files(Machine(), [str(plugin)])
-    assert isinstance(found, list)
-    assert value_or(found[0].product, "") == product
+    files = nccl_installed.plugin_files(Machine(), [str(plugin)])
+    assert isinstance(files, list)
+    assert value_or(files[0].product, "") == product
 
 
 def test_packages_that_bring_a_libnccl(tmp_path: Path) -> None:
@@ -346,7 +351,7 @@ def test_a_working_directory_that_was_deleted_is_seen(tmp_path: Path) -> None:
     )  # fmt: skip
     ran = Ran(done)
     assert ran.code == 1, ran.err
-    (finding,) = next(one for one in ran.document.verdicts if one.code == "STO007").findings
+    (finding,) = next(verdict for verdict in ran.document.verdicts if verdict.code == "STO007").findings
     assert finding.what == f"the working directory {gone} was deleted"
 
 

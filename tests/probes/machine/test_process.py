@@ -16,35 +16,35 @@ from ncclcheck.probes.machine import process
 
 
 def test_output_and_status() -> None:
-    found = process.run(["sh", "-c", "echo out; echo err >&2; exit 3"], 10)
-    assert found == process.Output(3, "out\n", "err\n")
+    output = process.run(["sh", "-c", "echo out; echo err >&2; exit 3"], 10)
+    assert output == process.Output(3, "out\n", "err\n")
 
 
 def test_stdin_is_closed() -> None:
-    found = process.run(["cat"], 10)
-    assert isinstance(found, process.Output)
-    assert found.out == ""
+    output = process.run(["cat"], 10)
+    assert isinstance(output, process.Output)
+    assert output.out == ""
 
 
 def test_missing_program_is_no_tool() -> None:
-    found = process.run(["no-such-program-here"], 1)
-    assert isinstance(found, Unread)
-    assert found.kind == "no_tool"
+    output = process.run(["no-such-program-here"], 1)
+    assert isinstance(output, Unread)
+    assert output.kind == "no_tool"
 
 
 def test_a_flood_of_output_is_kept_bounded() -> None:
-    found = process.run([sys.executable, "-c", "print('x' * 9_000_000)"], 30)
-    assert isinstance(found, process.Output)
-    assert found.status == 0
-    assert len(found.out) == 4 * 2**20
+    output = process.run([sys.executable, "-c", "print('x' * 9_000_000)"], 30)
+    assert isinstance(output, process.Output)
+    assert output.status == 0
+    assert len(output.out) == 4 * 2**20
 
 
 def test_time_limit_kills_the_whole_tree(tmp_path: Path) -> None:
     script = f"setsid sh -c 'echo $$ > {tmp_path}/pid; exec sleep 100' & sleep 100"
     begun = time.monotonic()
-    found = process.run(["sh", "-c", script], 0.7)
-    assert isinstance(found, Unread)
-    assert found.kind == "timed_out"
+    output = process.run(["sh", "-c", script], 0.7)
+    assert isinstance(output, Unread)
+    assert output.kind == "timed_out"
     assert time.monotonic() - begun < 4
     assert _ended(int((tmp_path / "pid").read_text()))
 

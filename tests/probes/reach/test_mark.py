@@ -17,7 +17,7 @@ import pytest
 
 from ncclcheck.base import wire
 from ncclcheck.probes.facts import Door, Marks, Unread
-from ncclcheck.probes.reach import Mark
+from ncclcheck.probes.reach import MarkFile
 from tests.conftest import ROOT, environment
 
 
@@ -29,33 +29,33 @@ def door(node: int, file: str) -> Door:
 
 
 @pytest.fixture
-def child() -> Iterator[Callable[[Mark], psutil.Process]]:
+def child() -> Iterator[Callable[[MarkFile], psutil.Process]]:
     """The child of a mark; it goes on after the test."""
     stopped: list[psutil.Process] = []
 
-    def find(mark: Mark) -> psutil.Process:
+    def find(mark: MarkFile) -> psutil.Process:
         assert mark._child is not None
         stopped.append(psutil.Process(mark._child.pid))
         return stopped[0]
 
     yield find
-    for one in stopped:
+    for process in stopped:
         with suppress(psutil.NoSuchProcess):
-            one.kill()
+            process.kill()
 
 
 def _seen(*folders: Path, look_s: float = 0.3) -> list[Marks]:
     """What a node in each of these folders finds, and that nothing is left."""
-    made = [Mark(str(folder), look_s=look_s) for folder in folders]
+    made = [MarkFile(str(folder), look_s=look_s) for folder in folders]
     doors = [door(number, mark.file()) for number, mark in enumerate(made)]
     for mark, me in zip(made, doors, strict=True):
         mark.look(me, doors)
-    found = [mark.found() for mark in made]
+    found = [mark.marks() for mark in made]
     for mark in made:
         mark.close(20)  # seconds; it takes some hundredths
     assert not [name for folder in folders for name in folder.glob(".ncclcheck-*")]
-    assert all(isinstance(one, Marks) for one in found), found
-    return [one for one in found if isinstance(one, Marks)]
+    assert all(isinstance(marks, Marks) for marks in found), found
+    return [marks for marks in found if isinstance(marks, Marks)]
 
 
 def test_one_directory_by_two_names(tmp_path: Path) -> None:
@@ -72,40 +72,40 @@ def test_a_directory_apart(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
     found = _seen(tmp_path / "a", tmp_path / "a", tmp_path / "b")
-    assert [one.seen for one in found] == [["h1"], ["h0"], []]
-    assert [one.missing for one in found] == [["h2"], ["h2"], ["h0", "h1"]]
+    assert [marks.seen for marks in found] == [["h1"], ["h0"], []]
+    assert [marks.missing for marks in found] == [["h2"], ["h2"], ["h0", "h1"]]
 
 
 def test_a_file_that_comes_late_is_found(tmp_path: Path) -> None:
     late = f".ncclcheck-{0:032x}"
-    with closing(Mark(str(tmp_path))) as mark:
+    with closing(MarkFile(str(tmp_path))) as mark:
         me = door(0, mark.file())
         mark.look(me, [me, door(1, late)])
         time.sleep(0.1)
         (tmp_path / late).touch()
-        found = mark.found()
-    assert isinstance(found, Marks)
-    assert found.seen == ["h1"]
+        marks = mark.marks()
+    assert isinstance(marks, Marks)
+    assert marks.seen == ["h1"]
 
 
 def test_only_names_of_our_own_are_looked_for(tmp_path: Path) -> None:
     (tmp_path / "other").touch()
-    with closing(Mark(str(tmp_path))) as mark:
+    with closing(MarkFile(str(tmp_path))) as mark:
         me = door(0, mark.file())
         mark.look(me, [me, door(1, "other"), door(2, "../../etc/passwd"), door(3, "")])
-        found = mark.found()
-    assert isinstance(found, Marks)
-    assert (found.seen, found.missing) == ([], [])
+        marks = mark.marks()
+    assert isinstance(marks, Marks)
+    assert (marks.seen, marks.missing) == ([], [])
 
 
 def test_a_directory_that_takes_no_file() -> None:
-    with closing(Mark("/proc/self")) as mark:
+    with closing(MarkFile("/proc/self")) as mark:
         assert mark.file() == ""
         mark.look(door(0, ""), [door(0, "")])
-        found = mark.found()
-    assert isinstance(found, Marks)
-    assert isinstance(found.written_s, Unread)
-    assert found.written_s.kind == "denied"
+        marks = mark.marks()
+    assert isinstance(marks, Marks)
+    assert isinstance(marks.written_s, Unread)
+    assert marks.written_s.kind == "denied"
 
 
 def test_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,43 +113,43 @@ def test_a_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with closing(Mark()) as mark:
+    with closing(MarkFile()) as mark:
         assert mark.file() == ""
         mark.look(door(0, ""), [door(0, "")])
-        assert isinstance(mark.found(), Unread)
+        assert isinstance(mark.marks(), Unread)
 
 
 def test_a_server_that_does_not_answer_is_not_waited_for(
-    tmp_path: Path, child: Callable[[Mark], psutil.Process]
+    tmp_path: Path, child: Callable[[MarkFile], psutil.Process]
 ) -> None:
     begun = time.monotonic()
-    mark = Mark(str(tmp_path), patience_s=1.0)
+    mark = MarkFile(str(tmp_path), patience_s=1.0)
     child(mark).suspend()
     assert mark.file() == ""
     mark.look(door(0, ""), [door(0, ""), door(1, f".ncclcheck-{1:032x}")])
-    found = mark.found()
+    marks = mark.marks()
     mark.close()
-    assert isinstance(found, Unread)
-    assert found.kind == "timed_out"
+    assert isinstance(marks, Unread)
+    assert marks.kind == "timed_out"
     assert time.monotonic() - begun < 2.5
 
 
-def test_a_loaded_disk_is_waited_for(tmp_path: Path, child: Callable[[Mark], psutil.Process]) -> None:
-    with closing(Mark(str(tmp_path))) as mark:
+def test_a_loaded_disk_is_waited_for(tmp_path: Path, child: Callable[[MarkFile], psutil.Process]) -> None:
+    with closing(MarkFile(str(tmp_path))) as mark:
         making = child(mark)
         making.suspend()
         threading.Timer(1.5, making.resume).start()
         assert mark.file()
 
 
-def test_a_server_that_dies_in_between(tmp_path: Path, child: Callable[[Mark], psutil.Process]) -> None:
-    with closing(Mark(str(tmp_path), patience_s=1.5)) as mark:
+def test_a_server_that_dies_in_between(tmp_path: Path, child: Callable[[MarkFile], psutil.Process]) -> None:
+    with closing(MarkFile(str(tmp_path), patience_s=1.5)) as mark:
         me = door(0, mark.file())
         child(mark).suspend()
         mark.look(me, [me, door(1, f".ncclcheck-{1:032x}")])
-        found = mark.found()
-    assert isinstance(found, Unread)
-    assert found.kind == "timed_out"
+        marks = mark.marks()
+    assert isinstance(marks, Unread)
+    assert marks.kind == "timed_out"
 
 
 def _agent(folder: Path) -> tuple[subprocess.Popen[bytes], list[Path]]:

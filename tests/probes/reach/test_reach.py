@@ -36,8 +36,8 @@ _CODES = {"HST009", "NET003", "NET004", "NET006", "NET007", "NET008", "NET009"}
 
 
 def door_of(listener: Listener) -> Door:
-    assert isinstance(listener.told, Door), listener.told
-    return listener.told
+    assert isinstance(listener.door, Door), listener.door
+    return listener.door
 
 
 @pytest.fixture
@@ -59,13 +59,13 @@ def test_three_nodes_on_loopback() -> None:
             for i, (name, address) in enumerate(given)
         ]
         doors = [replace(door_of(one), interface="lo", mtu=1500) for one in made]
-        found = everybody(doors, dict(given[:2]))
-    for one in found:
-        assert msgspec.json.decode(msgspec.json.encode(one), type=NodeReach) == one
-        assert one.seconds < 4
-        assert isinstance(one.counters, Counters)
-        assert len(one.peers) == 2
-        for peer in one.peers:
+        reaches = everybody(doors, dict(given[:2]))
+    for reach in reaches:
+        assert msgspec.json.decode(msgspec.json.encode(reach), type=NodeReach) == reach
+        assert reach.seconds < 4
+        assert isinstance(reach.counters, Counters)
+        assert len(reach.peers) == 2
+        for peer in reach.peers:
             assert peer.connect == Connect(outcome="ok")
             assert isinstance(peer.rtt_us, float)
             assert isinstance(peer.clock, ClockOffset)
@@ -81,11 +81,11 @@ def test_three_nodes_on_loopback() -> None:
             assert (len(peer.spread.open), peer.spread.shut) == (8, [])
             assert isinstance(peer.mss, int)
             assert peer.mss > 1000
-    resolved = {peer.peer: peer.resolved for peer in found[2].peers}
+    resolved = {peer.peer: peer.resolved for peer in reaches[2].peers}
     assert isinstance(resolved["localhost"], Resolution)
     assert "127.0.0.1" in resolved["localhost"].addresses
     assert resolved["no.such.host.invalid"] == Resolution(name="no.such.host.invalid", addresses=[])
-    assert isinstance(found[0].peers[1].resolved, Unread)  # nobody gave this name
+    assert isinstance(reaches[0].peers[1].resolved, Unread)  # nobody gave this name
 
 
 def test_a_port_that_is_shut_is_told_and_its_neighbours_are_not(listener: Listener) -> None:
@@ -101,12 +101,12 @@ def test_ipv6() -> None:
     if not socket.has_ipv6:
         pytest.skip("no IPv6 here")
     with closing(Listener("::1", node=0, name="a")) as a, closing(Listener("::1", node=1, name="b")) as b:
-        if isinstance(a.told, Unread):
+        if isinstance(a.door, Unread):
             pytest.skip(a.told.why)
         doors = [replace(door_of(one), mtu=1500) for one in (a, b)]
-        for one in everybody(doors, {}, 3.0):
-            assert one.peers[0].connect == Connect(outcome="ok")
-            assert one.peers[0].path_mtu == PathMtu(sent=1500, arrived=1500)
+        for reach in everybody(doors, {}, 3.0):
+            assert reach.peers[0].connect == Connect(outcome="ok")
+            assert reach.peers[0].path_mtu == PathMtu(sent=1500, arrived=1500)
 
 
 def _accepts_and_says(answer: bytes) -> Callable[[socket.socket], None]:
@@ -139,14 +139,14 @@ def test_who_answers_at_the_peers_port(listener: Listener, answer: bytes | None,
             server.close()
         else:
             threading.Thread(target=_accepts_and_says(answer), args=(server,), daemon=True).start()
-        found = measure(me, [me, peer], {}, 2.5)
+        reach = measure(me, [me, peer], {}, 2.5)
         if answer is not None:
             server.shutdown(socket.SHUT_RDWR)
-    assert found.seconds < 3
-    assert isinstance(found.peers[0].connect, Connect)
-    assert found.peers[0].connect.outcome == outcome
-    assert found.peers[0].echoes == Echoes(sent=300, arrived=0, returned=0)
-    assert isinstance(found.peers[0].clock, Unread)
+    assert reach.seconds < 3
+    assert isinstance(reach.peers[0].connect, Connect)
+    assert reach.peers[0].connect.outcome == outcome
+    assert reach.peers[0].echoes == Echoes(sent=300, arrived=0, returned=0)
+    assert isinstance(reach.peers[0].clock, Unread)
 
 
 def test_a_node_that_can_open_no_port_says_why() -> None:
@@ -154,22 +154,22 @@ def test_a_node_that_can_open_no_port_says_why() -> None:
     with closing(Listener("192.0.2.1", name="h3")) as one:
         why = "Cannot assign requested address"
         there = [name for _, name in socket.if_nameindex()]
-        assert one.told == NoDoor(node="h3", address="192.0.2.1", protocol="TCP", why=why, interfaces=there)
+        assert one.door == NoDoor(node="h3", address="192.0.2.1", protocol="TCP", why=why, interfaces=there)
 
 
 def test_a_peer_whose_address_is_nonsense_does_no_harm(listener: Listener) -> None:
     me = door_of(listener)
     bad = replace(me, node=9, name="h9", address="not an address")
-    found = measure(me, [me, bad], {"h9": "not an address"}, 1.0)
-    assert isinstance(found.peers[0].connect, Connect)
-    assert found.peers[0].connect.outcome == "not_sent"
-    assert isinstance(found.peers[0].path_mtu, Unread)
+    reach = measure(me, [me, bad], {"h9": "not an address"}, 1.0)
+    assert isinstance(reach.peers[0].connect, Connect)
+    assert reach.peers[0].connect.outcome == "not_sent"
+    assert isinstance(reach.peers[0].path_mtu, Unread)
 
 
 def test_a_node_that_is_not_among_the_doors_still_answers(listener: Listener) -> None:
     door = door_of(listener)
-    found = measure(replace(door, node=77, name="h77"), [door], {}, 1.0)
-    assert isinstance(found.peers[0].connect, Unread)
+    reach = measure(replace(door, node=77, name="h77"), [door], {}, 1.0)
+    assert isinstance(reach.peers[0].connect, Unread)
 
 
 def _visit(door: Door, *words: bytes) -> bytes:
@@ -300,6 +300,6 @@ def test_hosts_with_faults(
         begun = time.monotonic()
         cluster = made.look()
         assert time.monotonic() - begun < 12
-    found = judge(cluster, [rule for rule in all_rules() if rule.code in _CODES])
-    bad = {(v.code, f.state.value, f.where.node) for v in found for f in v.findings if f.state.value != "ok"}
+    verdicts = judge(cluster, [rule for rule in all_rules() if rule.code in _CODES])
+    bad = {(v.code, f.state.value, f.where.node) for v in verdicts for f in v.findings if f.state.value != "ok"}
     assert bad == expected

@@ -45,7 +45,7 @@ def test_what_torch_takes_passes() -> None:
 
 def test_the_sample_takes_the_place_of_the_row() -> None:
     error = OutOfRange("label 10", 3, "the scores have 10 classes")
-    assert error.said(77) == "label 10 of sample 77: the scores have 10 classes"
+    assert error.words(77) == "label 10 of sample 77: the scores have 10 classes"
 
 
 def test_numbers_of_parameters_get_their_names() -> None:

@@ -61,11 +61,11 @@ def test_a_sound_job() -> None:
 
 @pytest.mark.parametrize("rows", [STOOD, SOUND])
 def test_a_link_that_went_down(rows: list[Collective]) -> None:
-    (found,) = told(rows, links=[LinkEvents(name="eth0", downs=2)], segments=10**5, retransmits=607)
-    assert (found.state, found.where.node, found.where.device) == (State.FAIL, "b", "eth0")
-    assert "lost its link 2 times" in found.what
-    assert ("an iteration of barrier took 3.30 s, 1 ms are usual" in found.what) == (rows is STOOD)
-    assert "607 of 100000 TCP segments sent again" in {one.value for one in found.evidence}
+    (finding,) = told(rows, links=[LinkEvents(name="eth0", downs=2)], segments=10**5, retransmits=607)
+    assert (finding.state, finding.where.node, finding.where.device) == (State.FAIL, "b", "eth0")
+    assert "lost its link 2 times" in finding.what
+    assert ("an iteration of barrier took 3.30 s, 1 ms are usual" in finding.what) == (rows is STOOD)
+    assert "607 of 100000 TCP segments sent again" in {evidence.value for evidence in finding.evidence}
 
 
 @pytest.mark.parametrize(
@@ -76,8 +76,10 @@ def test_a_clock_that_was_set(step: float, words: str) -> None:
         interruptions=[Interruptions(node="b", seconds=30)],
         resources=[Resources(node="b", seconds=30, clock_step_s=step)],
     )
-    found = verdict("BEN018", node("b", LO), command="bench", measurements=measured).findings
-    assert [(one.state, words in one.what) for one in found] == ([(State.WARN, True)] if words else [])
+    findings = verdict("BEN018", node("b", LO), command="bench", measurements=measured).findings
+    assert [(finding.state, words in finding.what) for finding in findings] == (
+        [(State.WARN, True)] if words else []
+    )
 
 
 def test_a_member_of_a_bond_that_went_down() -> None:
@@ -91,15 +93,15 @@ def test_a_member_of_a_bond_that_went_down() -> None:
 
 @pytest.mark.parametrize("name", ["eth1", "veth12ab"])
 def test_a_link_that_the_job_did_not_use(name: str) -> None:
-    (found,) = told(SOUND, links=[LinkEvents(name=name, downs=1)])
-    assert found.state is State.NOTE
+    (finding,) = told(SOUND, links=[LinkEvents(name=name, downs=1)])
+    assert finding.state is State.NOTE
 
 
 @pytest.mark.parametrize(("paused_s", "states"), [(7.9, [State.WARN]), (0.4, []), (None, [])])
 def test_a_host_that_stood_still(paused_s: float | None, states: list[State]) -> None:
-    found = told(SOUND, paused_s=paused_s)
-    assert [one.state for one in found] == states
-    assert [one.where.node for one in found] == ["b"] * len(states)
+    findings = told(SOUND, paused_s=paused_s)
+    assert [finding.state for finding in findings] == states
+    assert [finding.where.node for finding in findings] == ["b"] * len(states)
 
 
 @pytest.mark.parametrize(
@@ -116,8 +118,8 @@ def test_a_host_that_stood_still(paused_s: float | None, states: list[State]) ->
 def test_an_iteration_that_nothing_explains(
     rows: list[Collective], facts: dict[str, Any], state: State, where: str | None
 ) -> None:
-    (found,) = told(rows, **facts)
-    assert (found.state, found.where.node) == (state, where)
+    (finding,) = told(rows, **facts)
+    assert (finding.state, finding.where.node) == (state, where)
 
 
 def test_older_files_hold_none() -> None:
@@ -131,14 +133,14 @@ def test_links_and_segments_are_read(tmp_path: Path) -> None:
         "/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed": "7\n",
         "/proc/net/snmp": SNMP.format(1000, 5),
     }
-    watch = interruptions.Watch(tree(tmp_path, files))
+    watch = interruptions.InterruptionWatch(tree(tmp_path, files))
     files |= {
         "/sys/class/net/eth0/carrier_down_count": "5\n",
         "/sys/class/infiniband/mlx5_0/ports/1/counters/link_downed": "8\n",
         "/proc/net/snmp": SNMP.format(1900, 25),
     }
     tree(tmp_path, files)
-    found = watch.told("a")
+    found = watch.seen("a")
     assert found.links == [LinkEvents(name="eth0", downs=2), LinkEvents(name="mlx5_0:1", downs=1)]
     assert (found.segments, found.retransmits) == (900, 20)
 
@@ -152,9 +154,9 @@ def test_lateness_is_parted(tmp_path: Path) -> None:
             over.set()
         return read or 0.0
 
-    watch = interruptions.Watch(tree(tmp_path, {}), now, lambda: next(waits, 3.0))
+    watch = interruptions.InterruptionWatch(tree(tmp_path, {}), now, lambda: next(waits, 3.0))
     assert over.wait(20)
-    found = watch.told("a")
+    found = watch.seen("a")
     assert (found.paused_s, found.starved_s) == (5.0, 3.0)
 
 
@@ -179,20 +181,20 @@ _CUT: dict[str, Any] = {"unanswered_s": 1.2, "outages": 3, "again": 5}
 
 
 def test_the_node_that_all_silent_pairs_have_in_common_is_named() -> None:
-    (found,) = _of_connections({("a", "c"): _CUT, ("b", "c"): _CUT, ("c", "d"): _CUT})
-    assert (found.state, found.where.node, found.where.device) == (State.WARN, "c", "eth0")
-    assert "went silent while the job ran" in found.what
-    assert "with a, b, d (3 times, 1.2 s in all)" in found.what
+    (finding,) = _of_connections({("a", "c"): _CUT, ("b", "c"): _CUT, ("c", "d"): _CUT})
+    assert (finding.state, finding.where.node, finding.where.device) == (State.WARN, "c", "eth0")
+    assert "went silent while the job ran" in finding.what
+    assert "with a, b, d (3 times, 1.2 s in all)" in finding.what
 
 
 def test_two_nodes_are_named_together_and_all_as_none() -> None:
-    (found,) = _of_connections({("a", "c"): _CUT, ("c", "a"): _CUT})
-    assert (found.where.node, found.where.peer) == ("a", "c")
-    (found,) = _of_connections({(a, b): _CUT for a in "abcd" for b in "abcd" if a != b})
-    assert found.where.node is None
-    assert found.what.startswith("between most nodes")
-    (found,) = _of_connections({("a", "b"): _CUT}, "ab")
-    assert (found.where.node, found.where.peer) == ("a", "b")
+    (finding,) = _of_connections({("a", "c"): _CUT, ("c", "a"): _CUT})
+    assert (finding.where.node, finding.where.peer) == ("a", "c")
+    (finding,) = _of_connections({(a, b): _CUT for a in "abcd" for b in "abcd" if a != b})
+    assert finding.where.node is None
+    assert finding.what.startswith("between most nodes")
+    (finding,) = _of_connections({("a", "b"): _CUT}, "ab")
+    assert (finding.where.node, finding.where.peer) == ("a", "b")
 
 
 def test_a_short_outage_of_one_pair_is_none() -> None:
@@ -202,9 +204,9 @@ def test_a_short_outage_of_one_pair_is_none() -> None:
 
 def test_who_loses_packets_in_the_job_alone() -> None:
     lossy = {"again": 400}
-    (found,) = _of_connections({("a", "c"): lossy, ("b", "c"): lossy, ("d", "c"): lossy})
-    assert (found.state, found.where.node) == (State.WARN, "c")
-    assert "segments of the job's connections to c were lost" in found.what
+    (finding,) = _of_connections({("a", "c"): lossy, ("b", "c"): lossy, ("d", "c"): lossy})
+    assert (finding.state, finding.where.node) == (State.WARN, "c")
+    assert "segments of the job's connections to c were lost" in finding.what
 
 
 def test_a_host_that_stood_still_explains_its_silence() -> None:
@@ -218,5 +220,5 @@ def test_a_host_that_stood_still_explains_its_silence() -> None:
         )
         for a in "abcd"
     ]  # fmt: skip
-    found = verdict("BEN018", *nodes, command="bench", measurements=Measurements(interruptions=seen)).findings
-    assert ["stood still" in one.what for one in found] == [True]
+    findings = verdict("BEN018", *nodes, command="bench", measurements=Measurements(interruptions=seen)).findings
+    assert ["stood still" in finding.what for finding in findings] == [True]

@@ -156,10 +156,12 @@ def test_a_sound_loop_has_no_failure_and_no_warning(name: str) -> None:
 def test_a_faulty_loop_is_reported_with_its_cause_first(name: str) -> None:
     _, code, state, words = FAULTY[name]
     half = [*FAULTY].index(name) % 2
-    (first, found), *_ = bad(judged(sound=False, half=half)[name])
-    texts = [text for fix in found.remedies for text in (fix.text, *fix.commands)]
-    said = " | ".join([found.what, found.why or "", *texts, *(one.value for one in found.evidence)])
-    assert (first, found.state, words in said) == (code, state, True), said
+    (first, finding), *_ = bad(judged(sound=False, half=half)[name])
+    texts = [text for fix in finding.remedies for text in (fix.text, *fix.commands)]
+    said = " | ".join(
+        [finding.what, finding.why or "", *texts, *(evidence.value for evidence in finding.evidence)]
+    )
+    assert (first, finding.state, words in said) == (code, state, True), said
 
 
 @pytest.mark.parametrize("rounded", [True, False])
@@ -175,8 +177,8 @@ def test_gradients_that_are_always_0_are_a_note(rounded: bool) -> None:
         optimizer.step()
     looks.end()
     assert looks.zero() == (["0.bias", "0.weight"] if rounded else [])
-    told = [*own_loop.wrong(OwnStep(steps=4, parameters=Agreement(tensors=4), zero=looks.zero()))]
-    assert [one.state for one in told] == ([State.NOTE] if rounded else [])
+    findings = [*own_loop.wrong(OwnStep(steps=4, parameters=Agreement(tensors=4), zero=looks.zero()))]
+    assert [finding.state for finding in findings] == ([State.NOTE] if rounded else [])
 
 
 @pytest.mark.parametrize(

@@ -118,31 +118,31 @@ def ranks(*changes: dict[str, Any], step: str = "training: steps") -> list[RankS
 
 def verdict(code: str, *changes: dict[str, Any], command: Any = "smoke", **run: Any) -> Verdict:
     step = run.pop("step", "training: steps")
-    told = Cluster(
+    cluster = Cluster(
         command=command,
         nodes=[Node(name=f"sim{number}") for number in range(len(changes))],
         job=Job(ranks=len(changes)),
         run=Run(ranks=ranks(*changes, step=step), started_job=True, **run),
         measurements=Measurements(smoke=Smoke()),
     )
-    return judge(told, [rule for rule in all_rules() if rule.code == code])[0]
+    return judge(cluster, [rule for rule in all_rules() if rule.code == code])[0]
 
 
 BAD = {"error": "OSError: image file is truncated", "users": True, "at": "train.py:9 in opened, index 77"}
 
 
 def test_the_rank_that_raised_first_is_named_and_not_the_one_that_lost_its_peer() -> None:
-    (found,) = verdict("TRN026", {"error": PEER, "users": True, "at": "train.py:3 in forward"}, BAD).findings
-    assert found.state is State.FAIL
-    assert found.where.rank == 1
-    assert found.what == "rank 1 raised OSError: image file is truncated, at train.py:9 in opened, index 77"
-    assert "dataset[77]" in found.remedies[0].text
+    (finding,) = verdict("TRN026", {"error": PEER, "users": True, "at": "train.py:3 in forward"}, BAD).findings
+    assert finding.state is State.FAIL
+    assert finding.where.rank == 1
+    assert finding.what == "rank 1 raised OSError: image file is truncated, at train.py:9 in opened, index 77"
+    assert "dataset[77]" in finding.remedies[0].text
     assert verdict("RUN003", {"error": PEER}, BAD).reason == "its ground failed: TRN026"
 
 
 def test_without_a_line_of_the_users_the_other_rank_is_named_too() -> None:
-    (found,) = verdict("RUN003", {"error": PEER}, {"error": "RuntimeError: no space"}).findings
-    assert found.where.rank == 1
+    (finding,) = verdict("RUN003", {"error": PEER}, {"error": "RuntimeError: no space"}).findings
+    assert finding.where.rank == 1
 
 
 TORCH = (
@@ -201,21 +201,21 @@ def test_a_rank_hands_over_the_traceback_from_the_users_first_line_on(project: M
 
 
 def test_the_traceback_is_shown_by_v() -> None:
-    told = Cluster(
+    cluster = Cluster(
         command="smoke",
         nodes=[Node(name="sim0")],
         run=Run(ranks=ranks({**BAD, "trace": "Traceback\n  line 9, in opened"}), started_job=True),
     )
     story = finish.Story(started="2026-01-01T00:00:00+00:00", seconds=1.0)
-    text = details.text(finish.make(told, Options(command="smoke"), story))
+    text = details.text(finish.make(cluster, Options(command="smoke"), story))
     assert "rank 0 raised" in text
     assert "line 9, in opened" in text
 
 
 def test_the_first_sentence_of_an_exception_is_reported() -> None:
-    (found,) = verdict("RUN003", {"error": TORCH}, {"error": PEER}).findings
-    assert "finished reduction in the prior iteration before starting a new one, in" in found.what
-    assert "TORCH_DISTRIBUTED_DEBUG" not in found.what
+    (finding,) = verdict("RUN003", {"error": TORCH}, {"error": PEER}).findings
+    assert "finished reduction in the prior iteration before starting a new one, in" in finding.what
+    assert "TORCH_DISTRIBUTED_DEBUG" not in finding.what
 
 
 @pytest.mark.parametrize(
@@ -272,11 +272,11 @@ def test_the_first_sentence_of_an_exception_is_reported() -> None:
 )
 def test_what_to_do_goes_by_what_was_raised(step: str, error: str, state: State, words: str) -> None:
     at = "" if "missing" in error else "train.py:5 in forward"
-    (found,) = verdict("TRN026", *[{"error": error, "users": True, "at": at}] * 2, step=step).findings
-    assert found.state is state
-    assert "all ranks raised" in found.what
-    assert at in found.what
-    assert words in " ".join([found.remedies[0].text, *found.remedies[0].commands])
+    (finding,) = verdict("TRN026", *[{"error": error, "users": True, "at": at}] * 2, step=step).findings
+    assert finding.state is state
+    assert "all ranks raised" in finding.what
+    assert at in finding.what
+    assert words in " ".join([finding.remedies[0].text, *finding.remedies[0].commands])
 
 
 @pytest.mark.parametrize(
@@ -288,18 +288,18 @@ def test_what_to_do_goes_by_what_was_raised(step: str, error: str, state: State,
     ],
 )
 def test_what_does_not_fit_is_not_called_an_exception(error: str, what: str, fix: str) -> None:
-    (found,) = verdict("TRN026", *[{"error": error, "users": True}] * 2, step="training: x").findings
-    assert what in found.what
-    assert "raised" not in found.what
-    assert fix in " ".join(found.remedies[0].commands)
+    (finding,) = verdict("TRN026", *[{"error": error, "users": True}] * 2, step="training: x").findings
+    assert what in finding.what
+    assert "raised" not in finding.what
+    assert fix in " ".join(finding.remedies[0].commands)
 
 
 def test_the_culprit_is_the_rank_that_raised_first() -> None:
     nodes = [Node(name="sim0"), Node(name="sim1")]
-    told = Cluster(command="smoke", nodes=nodes, job=Job(ranks=2), run=Run(ranks=ranks({"error": PEER}, BAD)))
-    (found,) = culprits(told)
-    assert (found.names, found.explains) == (["sim1/rank 1"], ["TRN026"])
-    assert "OSError: image file is truncated, at train.py:9 in opened, index 77" in found.why
+    cluster = Cluster(command="smoke", nodes=nodes, job=Job(ranks=2), run=Run(ranks=ranks({"error": PEER}, BAD)))
+    (culprit,) = culprits(cluster)
+    assert (culprit.names, culprit.explains) == (["sim1/rank 1"], ["TRN026"])
+    assert "OSError: image file is truncated, at train.py:9 in opened, index 77" in culprit.why
 
 
 def test_ranks_that_stand_still_say_where_they_part() -> None:
@@ -309,7 +309,7 @@ def test_ranks_that_stand_still_say_where_they_part() -> None:
         {**still, "stack": ["barrier", "train.py:100 in forward"]},
         {**still, "stack": ["all_reduce", "train.py:20 in loss"]},
     ]
-    told = Cluster(
+    cluster = Cluster(
         command="smoke",
         nodes=[Node(name="sim0"), Node(name="sim1")],
         job=Job(ranks=2),
@@ -322,11 +322,11 @@ def test_ranks_that_stand_still_say_where_they_part() -> None:
             stopped_by="deadline",
         ),
     )
-    (found,) = judge(told, [rule for rule in all_rules() if rule.code == "RUN003"])[0].findings
-    assert found.state is State.UNKNOWN
-    assert "rank 0 in barrier from train.py:100 in forward; rank 1 in all_reduce from train.py:20" in found.what
-    assert "--sizes" not in found.remedies[-1].text
-    assert "same collectives in the same order" in found.remedies[-1].text
+    (finding,) = judge(cluster, [rule for rule in all_rules() if rule.code == "RUN003"])[0].findings
+    assert finding.state is State.UNKNOWN
+    assert "rank 0 in barrier from train.py:100 in forward; rank 1 in all_reduce from train.py:20" in finding.what
+    assert "--sizes" not in finding.remedies[-1].text
+    assert "same collectives in the same order" in finding.remedies[-1].text
 
 
 class _Skips(torch.nn.Module):
@@ -339,9 +339,9 @@ def test_a_training_step_without_a_loss_is_the_users() -> None:
         lightning.plain(_Skips())(torch.zeros(2, 4))
     assert raised.by_call(failed.value)
     alone = {"error": f"FactoryError: {failed.value}", "users": True}
-    (found,) = verdict("TRN026", alone, {"error": PEER}).findings
-    assert found.what.startswith("model, data and loss do not fit: training_step returned None")
-    assert found.remedies[0].commands[0].startswith("return 0.0 * sum(p.sum() for p in self.parameters()")
+    (finding,) = verdict("TRN026", alone, {"error": PEER}).findings
+    assert finding.what.startswith("model, data and loss do not fit: training_step returned None")
+    assert finding.remedies[0].commands[0].startswith("return 0.0 * sum(p.sum() for p in self.parameters()")
     with pytest.raises(FactoryError, match="the loss of a batch is None") as failed:
         given.as_loss(None)
     assert raised.by_call(failed.value)
@@ -354,6 +354,6 @@ def test_a_model_that_asks_for_cuda_where_there_is_none_is_told_by_its_line(proj
     at = raised.place(failed.value)
     assert at.startswith("train.py:19 in forward")
     error = f"{type(failed.value).__name__}: {failed.value}"
-    (found,) = verdict("TRN026", {"error": error, "users": True, "at": at}, {"error": PEER}).findings
-    assert "train.py:19 in forward" in found.what
-    assert "self.parameters()" in found.remedies[0].commands[0]
+    (finding,) = verdict("TRN026", {"error": error, "users": True, "at": at}, {"error": PEER}).findings
+    assert "train.py:19 in forward" in finding.what
+    assert "self.parameters()" in finding.remedies[0].commands[0]

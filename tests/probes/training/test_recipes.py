@@ -222,8 +222,8 @@ def _whole(given: Case) -> Case:
 
 def bad(verdicts: list[Verdict]) -> list[tuple[str, Finding]]:
     """In the order of the report."""
-    ordered = sorted(causes_first(verdicts), key=lambda one: one.state.rank)
-    return [(one.code, each) for one in ordered for each in one.findings if each.state in BAD]
+    ordered = sorted(causes_first(verdicts), key=lambda verdict: verdict.state.rank)
+    return [(verdict.code, each) for verdict in ordered for each in verdict.findings if each.state in BAD]
 
 
 @pytest.mark.parametrize("name", [one.name for one in SOUND])
@@ -240,13 +240,15 @@ def test_a_sound_recipe_passes_the_whole_run(name: str) -> None:
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_fault_is_told_with_its_cause(name: str) -> None:
     _, code, state, words = FAULTY[name]
-    (first, found), *_ = bad(judged(sound=False)[name])
-    texts = [text for fix in found.remedies for text in (fix.text, *fix.commands)]
-    said = " | ".join([found.what, found.why or "", *texts, *(one.value for one in found.evidence)])
-    assert (first, found.state, words in said) == (code, state, True), said
+    (first, finding), *_ = bad(judged(sound=False)[name])
+    texts = [text for fix in finding.remedies for text in (fix.text, *fix.commands)]
+    said = " | ".join(
+        [finding.what, finding.why or "", *texts, *(evidence.value for evidence in finding.evidence)]
+    )
+    assert (first, finding.state, words in said) == (code, state, True), said
 
 
 def test_dropout_that_no_checkpoint_restores_is_a_note() -> None:
     verdicts = judged(sound=True)["dropping"]
-    (found,) = next(verdict.findings for verdict in verdicts if verdict.code == "TRN029")
-    assert "restore no random generator" in found.what
+    (finding,) = next(verdict.findings for verdict in verdicts if verdict.code == "TRN029")
+    assert "restore no random generator" in finding.what

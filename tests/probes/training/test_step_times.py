@@ -34,14 +34,14 @@ class Ran:
     """What a job handed over and what the rules say of it."""
 
     def __init__(self, outcomes: Sequence[Outcome]) -> None:
-        told = together([one.part for one in outcomes])
-        assert told.smoke
-        self.steps: list[StepTimes] = sorted(told.smoke.steps, key=lambda one: one.rank)
-        self.side = told.smoke.side or Side()
-        self.memory: list[RankMemory] = sorted(told.memory.ranks, key=lambda one: one.rank)
-        nodes = sorted({one.node for one in self.steps})
+        measurements = together([outcome.part for outcome in outcomes])
+        assert measurements.smoke
+        self.steps: list[StepTimes] = sorted(measurements.smoke.steps, key=lambda step: step.rank)
+        self.side = measurements.smoke.side or Side()
+        self.memory: list[RankMemory] = sorted(measurements.memory.ranks, key=lambda rank: rank.rank)
+        nodes = sorted({step.node for step in self.steps})
         job = Job(ranks=len(self.steps), nodes_asked=len(nodes), nodes_answered=len(nodes), backend="gloo")
-        cluster = Cluster(command="smoke", nodes=[Node(name=n) for n in nodes], job=job, measurements=told)
+        cluster = Cluster(command="smoke", nodes=[Node(name=n) for n in nodes], job=job, measurements=measurements)
         self.findings: dict[str, list[Finding]] = {v.code: v.findings for v in judge(cluster, RULES)}
 
     @property
@@ -84,19 +84,19 @@ def test_two_healthy_ranks() -> None:
     assert [one.what for one in ran.side.unseen] == ["workers"]  # of the built-in data nothing is to be learned
     assert ran.side.communication
     assert sum(ran.side.communication.buckets) == 4 * 417_344
-    for one in ran.steps:
-        assert (one.steps, one.samples, one.device) == (20, 8, "cpu")
-        assert one.full
-        assert one.twin
-        assert one.solo
-        assert one.full.phases.backward > one.twin.phases.backward
-        assert one.twin.phases.backward > one.twin.phases.optimizer > 0
-    for held in ran.memory:
-        assert held.before_wrap
-        assert held.in_steps
-        assert held.peak
-        assert held.before_wrap <= held.in_steps <= held.peak
-        assert held.iterations == 40
+    for step in ran.steps:
+        assert (step.steps, step.samples, step.device) == (20, 8, "cpu")
+        assert step.full
+        assert step.twin
+        assert step.solo
+        assert step.full.phases.backward > step.twin.phases.backward
+        assert step.twin.phases.backward > step.twin.phases.optimizer > 0
+    for memory in ran.memory:
+        assert memory.before_wrap
+        assert memory.in_steps
+        assert memory.peak
+        assert memory.before_wrap <= memory.in_steps <= memory.peak
+        assert memory.iterations == 40
 
 
 @pytest.mark.nightly
@@ -104,7 +104,7 @@ def test_four_healthy_ranks_that_share_cores() -> None:
     """However much they take each other's cores, that is nobody's fault."""
     ran = train(Case(plan=SHORT, node_of=["a"] * 4))
     assert ran.bad == {}
-    solo = [one.solo.step_us.p50 for one in ran.steps if one.solo]
+    solo = [step.solo.step_us.p50 for step in ran.steps if step.solo]
     assert len(solo) == 4
     if len(os.sched_getaffinity(0)) == 2:
         assert [(f.state, f.where.node, f.where.rank) for f in ran.findings["TRN020"]] == [(State.NOTE, "a", None)]
@@ -116,9 +116,9 @@ def test_the_rank_that_is_slow_in_backward_is_named(node_of: list[str]) -> None:
     slow = Injection(kind="slow-rank", rank=1, seconds=0.05)
     ran = train(Case(plan=SHORT, node_of=node_of, injected=[slow]))
     assert ran.bad == {"TRN020": {1}}
-    found = next(one for one in ran.findings["TRN020"] if one.state in BAD)
-    assert "most of it lost in the backward pass" in found.what
-    backward = [one.full.phases.backward for one in ran.steps if one.full]
+    finding = next(one for one in ran.findings["TRN020"] if one.state in BAD)
+    assert "most of it lost in the backward pass" in finding.what
+    backward = [step.full.phases.backward for step in ran.steps if step.full]
     assert max(backward) < 1.5 * min(backward), "DDP hides it"
 
 
@@ -156,7 +156,7 @@ def test_a_model_with_costs_of_its_own() -> None:
     assert 0.2 < ran.side.batch_norms.off < 0.7, "1 / sqrt(6) is what chance gives two ranks of 3 samples each"
     assert ran.side.workers
     assert (ran.side.workers.used, ran.side.workers.count) == ("fork", 1)
-    assert [(one.method, one.error) for one in ran.side.workers.starts] == [("fork", ""), ("spawn", "")]
+    assert [(start.method, start.error) for start in ran.side.workers.starts] == [("fork", ""), ("spawn", "")]
 
 
 @pytest.mark.nightly
@@ -167,8 +167,8 @@ def test_what_fsdp_has_not() -> None:
     )
     plan = msgspec.structs.replace(plan, model_kwargs={"in_features": 16, "out_features": 4})
     ran = train(Case(plan=plan, node_of=["a", "a"], side=True))
-    assert {one.what for one in ran.side.unseen} == {"communication", "find_unused"}
-    assert [one.state for one in ran.findings["TRN024"]] == [State.NOTE]
+    assert {step.what for step in ran.side.unseen} == {"communication", "find_unused"}
+    assert [finding.state for finding in ran.findings["TRN024"]] == [State.NOTE]
 
 
 @pytest.mark.nightly
@@ -184,11 +184,13 @@ def test_stray_contexts_in_a_smoke_run(tmp_path: Path) -> None:
     ]
     ran = train(Case(plan=SHORT, node_of=["a", "a"], gpus=True), *environments)
     assert ran.bad == {"MEM004": {1}}
-    assert [(one.device, one.elsewhere and one.elsewhere[0].device, one.total) for one in ran.memory] == [
+    assert [
+        (memory.device, memory.elsewhere and memory.elsewhere[0].device, memory.total) for memory in ran.memory
+    ] == [
         ("cuda:0", [], 81559 * 2**20),
         ("cuda:1", "cuda:0", 2**34),
     ]
-    assert [one.since for one in ran.memory[1].elsewhere or []] == ["before_init"]
+    assert [elsewhere.since for elsewhere in ran.memory[1].elsewhere or []] == ["before_init"]
 
 
 @pytest.mark.nightly

@@ -142,7 +142,7 @@ def verdicts(one: Case, outcomes: list[Outcome]) -> dict[str, Verdict]:
 
 
 def troubles(found: dict[str, Verdict]) -> Expected:
-    bad = {code: [f for f in one.findings if f.state in TROUBLE] for code, one in found.items()}
+    bad = {code: [f for f in verdict.findings if f.state in TROUBLE] for code, verdict in found.items()}
     return {code: (found[code].state, [f.where.rank for f in those]) for code, those in bad.items() if those}
 
 
@@ -175,11 +175,11 @@ def test_four_ranks_tell_who_it_is(name: str) -> None:
 
 def test_gradients_of_the_built_in_models_are_those_of_one_process() -> None:
     for name in ("transformer", "conv"):
-        for found in (checks_of(name).gradients, checks_of(name).accumulation):
-            assert found
-            assert found.joined is not None
-            assert found.joined < 1e-5
-            assert [one.rank for one in found.errors] == [0, 1]
+        for gradients in (checks_of(name).gradients, checks_of(name).accumulation):
+            assert gradients
+            assert gradients.joined is not None
+            assert gradients.joined < 1e-5
+            assert [error.rank for error in gradients.errors] == [0, 1]
 
 
 @pytest.mark.parametrize(
@@ -190,13 +190,13 @@ def test_gradients_of_the_built_in_models_are_those_of_one_process() -> None:
     ],
 )
 def test_what_cannot_be_joined_is_named(name: str, why: str) -> None:
-    found = checks_of(name).gradients
-    assert found
-    assert (found.not_joined, found.joined, found.wrong) == (why, None, 0)
+    gradients = checks_of(name).gradients
+    assert gradients
+    assert (gradients.not_joined, gradients.joined, gradients.wrong) == (why, None, 0)
 
 
 def test_a_model_that_does_not_repeat_itself_is_not_compared() -> None:
-    found = {one.check: one.why for one in checks_of("restless").unchecked}
+    found = {unchecked.check: unchecked.why for unchecked in checks_of("restless").unchecked}
     assert "for the same batch and seed" in found["gradients"]
     assert "another loss each time" in found["metric"]
 

@@ -84,9 +84,9 @@ def test_a_loader_that_its_framework_shares_out(
     assert tmp_path
 
 
-def _made() -> factory.Made:
+def _made() -> factory.FactoryLoader:
     samples = torch.utils.data.TensorDataset(torch.zeros(8, 2))
-    return factory.Made(samples, False, 8, {"batch_size": 2, "shuffle": True}, "loader")
+    return factory.FactoryLoader(samples, False, 8, {"batch_size": 2, "shuffle": True}, "loader")
 
 
 FOUND = {"Net": nn.Linear, "make_loader": DataLoader, "loss": nn.MSELoss}

@@ -211,7 +211,7 @@ def test_rank_0_has_what_its_control_group_leaves(available: int, limit: int | N
     kept = Unread("absent", "no control group limits memory") if limit is None else limit * GIB
     host = Host(memory_available=available * GIB, memory_limit=kept)
     saved = ShardedSave(folder="/x", bytes=GIB, ranks=2, gather_s=0.1, write_s=1.0, shards_s=0.5, parameters=7e9)
-    found = replace(
+    cluster = replace(
         _cluster([Measurements(smoke=Smoke(saves=Saves(sharded=saved)))]), nodes=[Node(name="sim0", host=host)]
     )
-    assert {v.code: v.state for v in judge(found, RULES)}["TRN018"] is state
+    assert {v.code: v.state for v in judge(cluster, RULES)}["TRN018"] is state

@@ -129,7 +129,7 @@ def test_settings_are_read_and_nothing_is_run(name: str, tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     text, expected = _GIVEN[name]
     Path(name).write_text(text)
-    assert {one.name: one.value for one in settings_files.read(name).settings} == expected
+    assert {setting.name: setting.value for setting in settings_files.read(name).settings} == expected
     assert not Path("ran").exists()
 
 
@@ -140,7 +140,7 @@ def test_settings_are_read_and_nothing_is_run(name: str, tmp_path: Path, monkeyp
 def test_what_cannot_be_read_is_named(text: str, says: str, tmp_path: Path) -> None:
     path = tmp_path / "ds_config.json"
     path.write_text(text)
-    with pytest.raises(settings_files.Unreadable, match=f"ds_config.json|{says}"):
+    with pytest.raises(settings_files.NoSettings, match=f"ds_config.json|{says}"):
         settings_files.read(str(path))
 
 
@@ -148,7 +148,7 @@ def test_what_cannot_be_read_is_named(text: str, says: str, tmp_path: Path) -> N
 def test_any_bytes_are_read_or_refused(tmp_path_factory: pytest.TempPathFactory, data: bytes, end: str) -> None:
     path = tmp_path_factory.getbasetemp() / f"any{end}"
     path.write_bytes(data)
-    with suppress(settings_files.Unreadable):
+    with suppress(settings_files.NoSettings):
         assert settings_files.read(str(path)).settings
 
 
@@ -198,17 +198,17 @@ def verdicts(tmp_path: Path, files: dict[str, str], saved: ShardedSave | None = 
         (tmp_path / name).write_text(text)
     settings = settings_files.read_all([str(tmp_path / next(iter(files)))])
     smoke = Smoke(settings=settings, saves=Saves(sharded=saved) if saved else None)
-    told = Cluster(
+    cluster = Cluster(
         command="smoke", nodes=[Node(name="a")], job=Job(ranks=4), measurements=Measurements(smoke=smoke)
     )
-    return {v.code: v for v in judge(told, [rule for rule in all_rules() if "TRN016" <= rule.code <= "TRN018"])}
+    return {v.code: v for v in judge(cluster, [rule for rule in all_rules() if "TRN016" <= rule.code <= "TRN018"])}
 
 
 @pytest.mark.parametrize("line", ["deepspeed: ds.json", "deepspeed_config_file: ds.json", "--deepspeed ds.json"])
 def test_a_file_that_is_named_is_followed(tmp_path: Path, line: str) -> None:
-    found = verdicts(tmp_path, {"run.yaml": f"stage: sft\n{line}\n", "ds.json": GATHERS % "true"})["TRN017"]
-    assert found.state is State.NOTE
-    assert "rank 0 gathers all weights" in found.findings[0].what
+    verdict = verdicts(tmp_path, {"run.yaml": f"stage: sft\n{line}\n", "ds.json": GATHERS % "true"})["TRN017"]
+    assert verdict.state is State.NOTE
+    assert "rank 0 gathers all weights" in verdict.findings[0].what
 
 
 @pytest.mark.parametrize(
@@ -243,9 +243,9 @@ def test_a_file_that_is_named_is_followed(tmp_path: Path, line: str) -> None:
     ],
 )
 def test_how_weights_are_saved(tmp_path: Path, name: str, text: str, words: str) -> None:
-    found = verdicts(tmp_path, {name: text})["TRN017"]
-    assert found.state is State.NOTE
-    assert words in found.findings[0].what
+    verdict = verdicts(tmp_path, {name: text})["TRN017"]
+    assert verdict.state is State.NOTE
+    assert words in verdict.findings[0].what
 
 
 def test_an_fsdp_config_of_its_own_is_followed(tmp_path: Path) -> None:
@@ -291,6 +291,6 @@ def test_a_forecast_has_an_error_bar_and_a_small_save_proves_no_failure(
     tmp_path: Path, size: int, seconds: float, state: State
 ) -> None:
     given = {"t.py": "init_process_group(timeout=600)\n"}
-    found = verdicts(tmp_path, given, saved(size, gather_s=seconds / 2, write_s=seconds / 2))["TRN016"]
-    assert found.state is state
-    assert "times what was measured" in found.findings[0].what
+    verdict = verdicts(tmp_path, given, saved(size, gather_s=seconds / 2, write_s=seconds / 2))["TRN016"]
+    assert verdict.state is state
+    assert "times what was measured" in verdict.findings[0].what

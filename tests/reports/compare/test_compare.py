@@ -86,27 +86,27 @@ benches = st.lists(rows_made, max_size=5).map(lambda rows: bench(*rows))
 
 
 @given(benches)
-def test_a_result_is_as_itself(one: Cluster) -> None:
-    found = compare.compare(one, one)
-    assert {row.verdict for row in found.rows} <= {"same"}
-    assert not found.worse
-    assert (found.changes, found.differences, found.new, found.gone) == ([], [], [], [])
+def test_a_result_is_as_itself(cluster: Cluster) -> None:
+    comparison = compare.compare(cluster, cluster)
+    assert {row.verdict for row in comparison.rows} <= {"same"}
+    assert not comparison.worse
+    assert (comparison.changes, comparison.differences, comparison.new, comparison.gone) == ([], [], [], [])
 
 
 @given(benches, benches, st.floats(min_value=0, max_value=50))
-def test_what_is_worse_is_better_the_other_way_round(one: Cluster, other: Cluster, floor: float) -> None:
+def test_what_is_worse_is_better_the_other_way_round(cluster: Cluster, other: Cluster, floor: float) -> None:
     limits = {"BEN006.floor_percent": floor}
-    there = {(row.op, row.bytes): row.verdict for row in compare.compare(one, other, limits).rows}
-    back = {(row.op, row.bytes): row.verdict for row in compare.compare(other, one, limits).rows}
+    there = {(row.op, row.bytes): row.verdict for row in compare.compare(cluster, other, limits).rows}
+    back = {(row.op, row.bytes): row.verdict for row in compare.compare(other, cluster, limits).rows}
     assert there == {key: OPPOSITE.get(word, word) for key, word in back.items()}
 
 
 @pytest.mark.parametrize("name", stories.NAMES)
 def test_every_story_is_as_itself(name: str) -> None:
     cluster = stories.load(name).cluster
-    found = compare.compare(cluster, cluster)
-    assert not found.worse
-    assert (found.changes, found.differences) == ([], [])
+    comparison = compare.compare(cluster, cluster)
+    assert not comparison.worse
+    assert (comparison.changes, comparison.differences) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -123,25 +123,25 @@ def test_every_story_is_as_itself(name: str) -> None:
 def test_other_hardware_or_shape_is_not_compared(after: Cluster, field: str) -> None:
     nodes = [Node(name=name, gpus=gpus("H100")) for name in ("a0", "a1")]
     before = replace(bench(row(1000)), nodes=nodes)
-    found = compare.compare(before, after)
-    assert [row.verdict for row in found.rows] == ["incomparable"]
-    assert field in found.rows[0].reason
-    assert field in {one.field for one in found.differences}
+    comparison = compare.compare(before, after)
+    assert [row.verdict for row in comparison.rows] == ["incomparable"]
+    assert field in comparison.rows[0].reason
+    assert field in {difference.field for difference in comparison.differences}
 
 
 def test_other_nodes_of_the_same_kind_are_compared() -> None:
     """A job system gives other nodes each time."""
     before = replace(bench(row(1000)), nodes=[Node(name=n, gpus=gpus("H100", "H100")) for n in ("a0", "a1")])
     after = replace(bench(row(1500)), nodes=[Node(name=n, gpus=gpus("H100", "H100")) for n in ("b7", "b8")])
-    found = compare.compare(before, after)
-    assert [row.verdict for row in found.rows] == ["worse"]
-    assert (found.new, found.gone, found.changes) == (["b7", "b8"], ["a0", "a1"], [])
+    comparison = compare.compare(before, after)
+    assert [row.verdict for row in comparison.rows] == ["worse"]
+    assert (comparison.new, comparison.gone, comparison.changes) == (["b7", "b8"], ["a0", "a1"], [])
 
 
 def test_a_field_that_one_node_did_not_tell_is_left_out() -> None:
-    one = Cluster(nodes=[Node(name="a", gpus=gpus("H100")), Node(name="b", gpus=Gpus(cards=DENIED))])
-    assert "GPUs" not in compare.fingerprint(one).hardware
-    assert compare.fingerprint(replace(one, nodes=one.nodes[:1])).hardware["GPUs"] == {"1 x H100": 1}
+    cluster = Cluster(nodes=[Node(name="a", gpus=gpus("H100")), Node(name="b", gpus=Gpus(cards=DENIED))])
+    assert "GPUs" not in compare.fingerprint(cluster).hardware
+    assert compare.fingerprint(replace(cluster, nodes=cluster.nodes[:1])).hardware["GPUs"] == {"1 x H100": 1}
 
 
 LINKS = NvLinks(links=18, down=[]), NvLinks(links=18, down=[3])
@@ -179,9 +179,9 @@ def test_what_changed(
     _: str, before: dict[str, Any], after: dict[str, Any], expected: tuple[str, str, bool]
 ) -> None:
     sides = [Cluster(nodes=[node("a", **facts)]) for facts in (before, after)]
-    found = compare.changes_of(*sides)
-    assert [(one.verdict, one.part, one.grave) for one in found] == [expected]
-    assert found[0].nodes == ["a"]
+    changes = compare.changes_of(*sides)
+    assert [(change.verdict, change.part, change.grave) for change in changes] == [expected]
+    assert changes[0].nodes == ["a"]
 
 
 QUIET: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
@@ -202,8 +202,8 @@ def test_what_is_no_news(_: str, before: dict[str, Any], after: dict[str, Any]) 
 def test_counters_begin_anew_with_the_machine() -> None:
     before = node("a", rdma=port(7), host=Host(boot_id="1"))
     after = node("a", rdma=port(7), host=Host(boot_id="2"))
-    found = compare.changes_of(Cluster(nodes=[before]), Cluster(nodes=[after]))
-    told = {one.fact: (one.verdict, one.after) for one in found}
+    changes = compare.changes_of(Cluster(nodes=[before]), Cluster(nodes=[after]))
+    told = {change.fact: (change.verdict, change.after) for change in changes}
     assert told["machine"] == ("changed", "restarted")
     assert told["link_downed"] == ("worse", "7 (7 more, counted anew)")
     assert told["packet_seq_err"][0] == "changed"
@@ -212,32 +212,38 @@ def test_counters_begin_anew_with_the_machine() -> None:
 def test_fewer_gpus_that_the_user_asked_for_are_no_news() -> None:
     before = node("a", gpus=Gpus(usable=8), env={"CUDA_VISIBLE_DEVICES": "0,1,2,3,4,5,6,7"})
     after = node("a", gpus=Gpus(usable=1), env={"CUDA_VISIBLE_DEVICES": "0"})
-    found = compare.changes_of(Cluster(nodes=[before]), Cluster(nodes=[after]))
-    assert [(one.fact, one.verdict) for one in found] == [("CUDA_VISIBLE_DEVICES", "changed")]
+    changes = compare.changes_of(Cluster(nodes=[before]), Cluster(nodes=[after]))
+    assert [(change.fact, change.verdict) for change in changes] == [("CUDA_VISIBLE_DEVICES", "changed")]
 
 
 def test_the_same_change_of_many_nodes_is_told_once() -> None:
     sides = [Cluster(nodes=[node(f"a{i}", host=Host(kernel=kernel)) for i in range(9)]) for kernel in ("1", "2")]
-    found = compare.changes_of(*sides)
-    assert [len(one.nodes) for one in found] == [9]
+    changes = compare.changes_of(*sides)
+    assert [len(change.nodes) for change in changes] == [9]
 
 
 def test_nodes_are_known_by_host_name_too() -> None:
     """ssh names nodes by address, Slurm by name."""
     before = Cluster(nodes=[Node(name="10.0.0.7", host=Host(hostname="gpu-7", kernel="1"))])
     after = Cluster(nodes=[Node(name="gpu-7", host=Host(hostname="gpu-7", kernel="2"))])
-    found = compare.compare(before, after)
-    assert ([one.fact for one in found.changes], found.new, found.gone) == (["kernel"], [], [])
+    comparison = compare.compare(before, after)
+    assert ([change.fact for change in comparison.changes], comparison.new, comparison.gone) == (
+        ["kernel"],
+        [],
+        [],
+    )
 
 
 def test_a_node_that_does_not_answer_any_more_is_worse() -> None:
     before = Cluster(nodes=[Node(name="a"), Node(name="b")])
     silent = RunFacts(silent=[Silence(node="b", last_step="", since_s=9.0)])
-    found = compare.compare(before, Cluster(nodes=[Node(name="a")], run=silent))
-    assert (found.silent, found.gone, found.worse) == (["b"], [], True)
+    comparison = compare.compare(before, Cluster(nodes=[Node(name="a")], run=silent))
+    assert (comparison.silent, comparison.gone, comparison.worse) == (["b"], [], True)
 
 
 def test_unread_is_said_with_its_reason() -> None:
-    sides = [Cluster(nodes=[Node(name="a", rdma=one)]) for one in (port(), Unread("denied", "not for you"))]
-    found = compare.changes_of(*sides)
-    assert [(one.part, one.fact, one.after) for one in found] == [("", "HCAs", "unread (not for you)")]
+    sides = [Cluster(nodes=[Node(name="a", rdma=rdma)]) for rdma in (port(), Unread("denied", "not for you"))]
+    changes = compare.changes_of(*sides)
+    assert [(change.part, change.fact, change.after) for change in changes] == [
+        ("", "HCAs", "unread (not for you)")
+    ]

@@ -64,7 +64,9 @@ def _survives(cluster: Cluster) -> None:
     before = Baseline(name="before.json", cluster=_story("healthy"))
     options = Options(command="bench", baseline=before)
     document = finish.make(cluster, options, finish.Story(started="", seconds=1.0))
-    crashed = [one.what for v in document.verdicts for one in v.findings if "could not be judged" in one.what]
+    crashed = [
+        finding.what for v in document.verdicts for finding in v.findings if "could not be judged" in finding.what
+    ]
     assert crashed == [], crashed
     culprits(cluster)
     expect.completed(cluster)
@@ -95,7 +97,7 @@ def _of_type(kind: Any, texts: st.SearchStrategy[str], leave_out: tuple[str, ...
         parts = [_of_type(part, texts) for part in arguments]
         return st.tuples(*parts) if origin is tuple else st.dictionaries(*parts, max_size=3)
     if origin in (types.UnionType, typing.Union):
-        return st.one_of([_of_type(one, texts) for one in arguments])
+        return st.one_of([_of_type(argument, texts) for argument in arguments])
     plain = {int: _INTS, float: _FLOATS, str: texts, bool: st.booleans(), type(None): st.none()}
     if kind in plain:
         return plain[kind]

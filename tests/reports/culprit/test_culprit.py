@@ -56,7 +56,7 @@ def found(pairs: list[PairTime], **measurements: object) -> list[Culprit]:
 
 
 def named(pairs: list[PairTime], **measurements: object) -> list[tuple[str, list[str]]]:
-    return sorted((one.kind, one.names) for one in found(pairs, **measurements))
+    return sorted((culprit.kind, culprit.names) for culprit in found(pairs, **measurements))
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6, 7, 16, 33])
@@ -90,9 +90,9 @@ def test_one_bad_nic(count: int, level: Level, direction: str) -> None:
     def speed(a: str, b: str) -> float:
         return 5.0 if (a == "n1" and direction != "in") or (b == "n1" and direction != "out") else 10.0
 
-    (one,) = found(measured(count, level, speed))
-    assert (one.kind, one.names, one.explains) == ("nic", ["n1/rail 0"], ["BEN004"])
-    assert "5 of 10 GB/s (50 %)" in one.why
+    (culprit,) = found(measured(count, level, speed))
+    assert (culprit.kind, culprit.names, culprit.explains) == ("nic", ["n1/rail 0"], ["BEN004"])
+    assert "5 of 10 GB/s (50 %)" in culprit.why
 
 
 @pytest.mark.parametrize("level", ["quick", "full"])
@@ -111,24 +111,24 @@ def test_a_link_between_two_good_nodes_is_found_by_full(count: int) -> None:
 @pytest.mark.parametrize("level", ["quick", "full"])
 def test_a_dead_node_is_not_asked_for_ever(level: Level) -> None:
     pairs = measured(9, level, lambda a, b: None if "n4" in (a, b) else 10.0)
-    (one,) = found(pairs)
-    assert one.names == ["n4/rail 0"]
-    assert "carries nothing" in one.why
+    (culprit,) = found(pairs)
+    assert culprit.names == ["n4/rail 0"]
+    assert "carries nothing" in culprit.why
     assert sum("n4" in (pair.a, pair.b) for pair in pairs) == 2
 
 
 @pytest.mark.parametrize("level", ["quick", "full"])
 def test_a_slow_uplink_is_the_fabric(level: Level) -> None:
     side = {f"n{i}" for i in range(6)}
-    (one,) = found(measured(18, level, lambda a, b: 5.0 if (a in side) != (b in side) else 10.0))
-    assert (one.kind, set(one.names)) == ("fabric", side)
+    (culprit,) = found(measured(18, level, lambda a, b: 5.0 if (a in side) != (b in side) else 10.0))
+    assert (culprit.kind, set(culprit.names)) == ("fabric", side)
 
 
 def test_two_nodes_cannot_tell() -> None:
-    (one,) = found(measured(2, "quick", lambda a, _b: 5.0 if a == "n0" else 10.0))
-    assert one.names == ["n0", "n1"]
-    assert one.confidence <= 0.5
-    assert "third" in one.why
+    (culprit,) = found(measured(2, "quick", lambda a, _b: 5.0 if a == "n0" else 10.0))
+    assert culprit.names == ["n0", "n1"]
+    assert culprit.confidence <= 0.5
+    assert "third" in culprit.why
     assert found(measured(2, "full", lambda a, _b: 9.0 if a == "n0" else 10.0)) == []
 
 
@@ -145,7 +145,7 @@ def test_two_nodes_of_which_one_direction_was_slow_for_a_while(fast_from: int, r
 def test_two_nodes_are_not_accused_by_few_rounds() -> None:
     done = measured(2, "quick", lambda a, _b: 4.0 if a == "n0" else 10.0)
     assert len(done) == 6
-    assert [one.names for one in found(done)] == [["n0", "n1"]]
+    assert [culprit.names for culprit in found(done)] == [["n0", "n1"]]
     assert found(done[:3]) == []
     assert _states(done[:3]) == {"BEN004": "note"}
 
@@ -185,9 +185,9 @@ def lateness(rank: int, late_us: float, **facts: float) -> Lateness:
 def test_what_a_late_host_did(facts: dict[str, float], words: str) -> None:
     told = [lateness(rank, 20.0) for rank in range(4)]
     told[2] = lateness(2, 20_000.0, **facts)
-    (one,) = found([], lateness=told)
-    assert (one.kind, one.names, one.explains) == ("node", ["n2"], ["BEN003"])
-    assert words in one.why
+    (culprit,) = found([], lateness=told)
+    assert (culprit.kind, culprit.names, culprit.explains) == ("node", ["n2"], ["BEN003"])
+    assert words in culprit.why
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -212,15 +212,15 @@ def test_who_is_late_where_all_lack_cores(ranks: int, facts: dict[str, float], s
 
 def test_one_busy_node_of_two_is_named() -> None:
     told = [lateness(0, 20.0, running=0.5), lateness(1, 20_000.0, runqueue_s=2.2, running=6.0)]
-    (one,) = found([], lateness=told)
-    assert one.names == ["n1"]
-    assert "had no core" in one.why
+    (culprit,) = found([], lateness=told)
+    assert culprit.names == ["n1"]
+    assert "had no core" in culprit.why
 
 
 def test_a_late_host_explains_its_slow_pairs() -> None:
     told = [lateness(rank, 20_000.0 if rank == 1 else 20.0) for rank in range(8)]
-    (one,) = found(measured(8, "quick", lambda a, b: 5.0 if "n1" in (a, b) else 10.0), lateness=told)
-    assert (one.kind, one.names, one.explains) == ("node", ["n1"], ["BEN003", "BEN004"])
+    (culprit,) = found(measured(8, "quick", lambda a, b: 5.0 if "n1" in (a, b) else 10.0), lateness=told)
+    assert (culprit.kind, culprit.names, culprit.explains) == ("node", ["n1"], ["BEN003", "BEN004"])
 
 
 def test_slow_alone() -> None:
@@ -344,9 +344,9 @@ pair_times = st.builds(
 @settings(max_examples=80, deadline=None)
 def test_whatever_was_measured_only_those_there_are_named(pairs: list[PairTime], level: Level) -> None:
     there = {name for pair in pairs for name in (pair.a, pair.b)}
-    for one in found(pairs):
-        assert {where.node for where in one.where} <= {*there, None}
-        assert 0 < one.confidence < 1
+    for culprit in found(pairs):
+        assert {where.node for where in culprit.where} <= {*there, None}
+        assert 0 < culprit.confidence < 1
     names = list("abcdefg")
     chosen = next_round(names, level, pairs)
     paired = [name for pair in chosen for name in pair]

@@ -12,18 +12,18 @@ from ncclcheck.probes.facts import (
     Burst,
     Gpu,
     Interface,
-    Link,
     Node,
     NodeReach,
     NotKnown,
     NvFabric,
     PciDevice,
+    PcieLink,
     PeerReach,
     Unread,
 )
 from ncclcheck.reports import expect
 from ncclcheck.reports.expect import formulas
-from ncclcheck.reports.expect.bounds import Bound, Ground, bound, ground
+from ncclcheck.reports.expect.bounds import BandwidthBound, Ground, bound, ground
 from ncclcheck.reports.expect.fit import fit
 from tests.helpers.clusters import nic
 from tests.helpers.hcas import fabric
@@ -77,7 +77,7 @@ def on(*nodes: Node, own: int = 8, backend: str = "nccl", reach: list[NodeReach]
         return str(missing)
 
 
-def of(op: str, *nodes: Node, own: int = 8) -> Bound:
+def of(op: str, *nodes: Node, own: int = 8) -> BandwidthBound:
     shared = on(*nodes, own=own)
     assert isinstance(shared, Ground), shared
     found = bound(shared, op)
@@ -133,7 +133,9 @@ def test_one_gpu_sends_over_its_own_pcie_alone() -> None:
 
 
 def test_a_nic_is_capped_by_its_slot() -> None:
-    slot = PciDevice(name="0000:00:00.0", kind="nic", link=Link(gts=16.0, width=8, most_gts=32.0, most_width=16))
+    slot = PciDevice(
+        name="0000:00:00.0", kind="nic", link=PcieLink(gts=16.0, width=8, most_gts=32.0, most_width=16)
+    )
     nodes = [machine(name, h100(1), 400.0, fabric=fabric([slot])) for name in ("a", "b")]
     assert of("all_reduce", *nodes, own=1).usual == pytest.approx(13.86, abs=0.01)
 
@@ -257,9 +259,9 @@ def test_the_fit_finds_what_was_planted(
     latency: float, busbw: float, noise: float, op: str, chance: random.Random
 ) -> None:
     rows = [
-        row(op, one.bytes, one.time_us.p50 * (1 + chance.uniform(-noise, noise)), 2, 16)
-        for one in curve(op, 2, 16, busbw, latency)
-        if one.time_us
+        row(op, collective.bytes, collective.time_us.p50 * (1 + chance.uniform(-noise, noise)), 2, 16)
+        for collective in curve(op, 2, 16, busbw, latency)
+        if collective.time_us
     ]
     found = fit(rows)
     assert found is not None

@@ -44,12 +44,12 @@ def test_so_does_a_page_of_logs(path: Path) -> None:
 
 
 def _page(*fixes: list[str]) -> list[Verdict]:
-    found = [
+    findings = [
         Finding(state=State.NOTE, where=Where(node="n1"), what="", why="", owner="job", evidence=[],
                 remedies=[admin("", *commands)])
         for commands in fixes
     ]  # fmt: skip
-    return [Verdict(code="NET004", title="", state=State.NOTE, findings=found)]
+    return [Verdict(code="NET004", title="", state=State.NOTE, findings=findings)]
 
 
 @pytest.mark.parametrize(
@@ -104,12 +104,12 @@ def test_what_changes_a_service_of_others_says_so() -> None:
     ],
 )
 def test_whom_a_command_touches(line: str, touches: str) -> None:
-    told = touched.said("Do it.", [line])
+    told = touched.with_touched("Do it.", [line])
     assert touches in told if touches else told == "Do it."
 
 
 def test_what_says_so_itself_is_left_alone() -> None:
-    assert touched.said("Do it; 0 undoes it.", ["sysctl -w a=1"]) == "Do it; 0 undoes it."
+    assert touched.with_touched("Do it; 0 undoes it.", ["sysctl -w a=1"]) == "Do it; 0 undoes it."
 
 
 # Machines that ran well as they were: nothing is to be set on them, and nothing of theirs to be taken away.
@@ -131,6 +131,10 @@ _SOUND = (
 
 @pytest.mark.parametrize("name", _SOUND)
 def test_a_sound_machine_is_left_as_it_is(name: str) -> None:
-    changed = [(one.action, one.variable) for one in stories.document(name).recommendations if one.action != "try"]
+    changed = [
+        (recommendation.action, recommendation.variable)
+        for recommendation in stories.document(name).recommendations
+        if recommendation.action != "try"
+    ]
     assert not changed
     assert not any(v.state is State.FAIL for v in stories.document(name).verdicts)

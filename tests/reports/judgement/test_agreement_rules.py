@@ -119,7 +119,7 @@ def test_plugins_of_different_versions_are_named_by_them() -> None:
         [PluginFile(name="net", path="/x", sha256=sha, product=product)]
         for sha, product in (("a" * 64, "aws-ofi-nccl 1.16.3"), ("b" * 64, "aws-ofi-nccl 1.9.1"))
     ]
-    found = verdict("VER009", *[node(f"n{i}", plugin_files=one) for i, one in enumerate(files)])
+    found = verdict("VER009", *[node(f"n{i}", plugin_files=files) for i, files in enumerate(files)])
     assert "aws-ofi-nccl 1.9.1 (bbbbbbbbbbbb) on n1" in found.findings[0].what
 
 

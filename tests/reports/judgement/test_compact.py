@@ -120,7 +120,7 @@ def test_nodes_of_other_kinds_are_prototypes_of_their_own() -> None:
     other = next(entry.facts for entry in stories.document("healthy").nodes)
     nodes = [node for number in range(4) for node in (_document().nodes[number + 3].facts, other)]
     kinds = Kinds()
-    assert [kinds.told(node)[0] is None for node in nodes[:2]] == [True, True]
+    assert [kinds.compared(node)[0] is None for node in nodes[:2]] == [True, True]
     assert [kinds.shared(node) for node in nodes] == nodes
 
 

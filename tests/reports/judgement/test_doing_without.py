@@ -20,7 +20,7 @@ def _slow(name: str, line: str = "#SBATCH --exclude=NODE") -> Finding:
 def _lines(launcher: str, *findings: Finding) -> set[str]:
     cluster = Cluster(nodes=_NODES, job=Job(launcher=launcher))  # type: ignore[arg-type]
     verdict = fitted(cluster, Verdict(code="X", title="t", state=State.WARN, findings=[*findings]))
-    return {line for one in verdict.findings for remedy in one.remedies for line in remedy.commands}
+    return {line for finding in verdict.findings for remedy in finding.remedies for line in remedy.commands}
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from ncclcheck.probes.facts import replace
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, warn
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output import markdown, terminal
-from ncclcheck.reports.text.groups import MOST, MOST_KINDS, Block, blocks
+from ncclcheck.reports.text.groups import MOST, MOST_KINDS, FindingBlock, blocks
 from ncclcheck.reports.text.words.fold import fold_some
 from tests.helpers import dgx, stories
 from tests.helpers.clusters import nic, node, verdict
@@ -64,12 +64,12 @@ def test_what_is_broken_on_one_node_is_not_hidden_among_the_others() -> None:
 
 
 def test_a_command_of_one_node_says_whose_it_is() -> None:
-    block = next(one for one in blocks(_document(), [State.WARN]) if one.codes == ["NET005"])
-    told = {one.commands[0].split()[0]: "Here for dgx-00000;" in one.text for one in block.remedies}
+    block = next(block for block in blocks(_document(), [State.WARN]) if block.codes == ["NET005"])
+    told = {remedy.commands[0].split()[0]: "Here for dgx-00000;" in remedy.text for remedy in block.remedies}
     assert told == {"export": False, "getent": True}
 
 
-def _blocks(findings: list[Finding]) -> list[Block]:
+def _blocks(findings: list[Finding]) -> list[FindingBlock]:
     healthy = stories.document("healthy")
     alone = replace(healthy.verdicts[0], state=State.WARN, findings=findings)
     return [*blocks(replace(healthy, verdicts=[alone]), [State.WARN])]
@@ -88,7 +88,7 @@ def test_a_few_are_told_one_by_one() -> None:
 def test_what_differs_in_more_than_its_own_names_is_told_apart() -> None:
     findings = [_finding(number, f"n{number} is slow") for number in range(20)]
     [block] = _blocks([*findings, _finding(30, "n30 is on fire")])
-    assert [str(one) for one in block.places[-2:]] == ["n2 is slow", "and 17 more like these: n[3-19]"]
+    assert [str(place) for place in block.places[-2:]] == ["n2 is slow", "and 17 more like these: n[3-19]"]
     assert str(block.places[0]) == "n30 is on fire"
 
 
@@ -103,7 +103,7 @@ def test_findings_without_anything_in_common_are_counted() -> None:
 def test_eight_rails_in_one_subnet_are_one_finding() -> None:
     rails = [nic(f"ib{rail}", f"100.126.0.{rail + 1}/16") for rail in range(8)]
     found = verdict("NET011", node("a", nic("eth0", "10.1.0.1/24"), *rails))
-    assert [one.what for one in found.findings] == ["ib[0-7] (100.126.0.0/16) share a subnet"]
+    assert [finding.what for finding in found.findings] == ["ib[0-7] (100.126.0.0/16) share a subnet"]
 
 
 CROWD = 2_000
@@ -176,8 +176,8 @@ def test_another_cause_among_many_alike_is_shown(common: str, rare: str) -> None
     assert str(made[0].places[0]) == f"n60: it saw {rare} after 3 ms"
 
 
-def _named_by(block: Block) -> str:
-    return " ".join([block.why, *(one.text for one in block.remedies), *map(str, block.places)])
+def _named_by(block: FindingBlock) -> str:
+    return " ".join([block.why, *(remedy.text for remedy in block.remedies), *map(str, block.places)])
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -208,6 +208,6 @@ def test_another_owner_and_another_effect_are_told_apart() -> None:
 
 def test_families_without_anything_to_judge_are_one_line() -> None:
     text = terminal.text(_document(), terminal.Style())
-    [line] = [one for one in text.splitlines() if one.startswith("  skipped ")]
+    [line] = [line for line in text.splitlines() if line.startswith("  skipped ")]
     assert re.match(r"  skipped   \d+ of init, memory, data, training", line)
     assert not re.search(r"^  \w+ +\d+ skipped$", text, re.MULTILINE)

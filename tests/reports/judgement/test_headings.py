@@ -8,13 +8,13 @@ from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.rule import all_rules
 from ncclcheck.reports.output import terminal
 from ncclcheck.reports.text import block_text
-from ncclcheck.reports.text.groups import Block, Place
+from ncclcheck.reports.text.groups import FindingBlock, FoldedPlaces
 from ncclcheck.reports.text.headings import heading
 from tests.helpers import stories
 
 
-def _block(*places: Place, state: State = State.FAIL) -> Block:
-    return Block(state, ["NET001"], "all is well", "", [], [*places])
+def _block(*places: FoldedPlaces, state: State = State.FAIL) -> FindingBlock:
+    return FindingBlock(state, ["NET001"], "all is well", "", [], [*places])
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,15 @@ def _block(*places: Place, state: State = State.FAIL) -> Block:
     ],
 )
 def test_a_place_is_named_once(where: str, what: str, told: str) -> None:
-    assert heading(_block(Place(where, what))).text == told
+    assert heading(_block(FoldedPlaces(where, what))).text == told
 
 
 def test_the_first_sentence_heads_and_the_others_stand_below() -> None:
-    told = heading(_block(Place("a", "it waited for 600 s. Rank 0 alone knows why")))
-    assert (told.text, [str(one) for one in told.below]) == ("a: it waited for 600 s", ["Rank 0 alone knows why"])
+    told = heading(_block(FoldedPlaces("a", "it waited for 600 s. Rank 0 alone knows why")))
+    assert (told.text, [str(places) for places in told.below]) == (
+        "a: it waited for 600 s",
+        ["Rank 0 alone knows why"],
+    )
 
 
 @pytest.mark.parametrize(
@@ -51,23 +54,23 @@ def test_the_first_sentence_heads_and_the_others_stand_below() -> None:
     ],
 )
 def test_several_statements_share_a_heading(places: list[tuple[str, str]], told: str, below: int) -> None:
-    found = heading(_block(*(Place(*one) for one in places)))
+    found = heading(_block(*(FoldedPlaces(*place) for place in places)))
     assert (found.text, len(found.below)) == (told, below)
 
 
 def test_what_is_not_shown_is_counted() -> None:
-    rest = Place("", "and 17 more like these: n[3-19]", more=17)
-    assert heading(_block(Place("n1", "it is hot"), Place("n2", "it is hot"), rest)).text == (
+    rest = FoldedPlaces("", "and 17 more like these: n[3-19]", more=17)
+    assert heading(_block(FoldedPlaces("n1", "it is hot"), FoldedPlaces("n2", "it is hot"), rest)).text == (
         "n[1-2]: it is hot (and 17 more)"
     )
 
 
 def test_what_is_well_is_headed_by_its_check() -> None:
-    assert heading(_block(Place("a", "eth0 is up"), state=State.OK)).text == "all is well"
+    assert heading(_block(FoldedPlaces("a", "eth0 is up"), state=State.OK)).text == "all is well"
 
 
 def test_the_check_stands_below_when_all_is_asked_for() -> None:
-    block = _block(Place("a", "eth0 is down"))
+    block = _block(FoldedPlaces("a", "eth0 is down"))
     assert "all is well" not in block_text.text(block, block_text.Style())
     assert "check all is well" in block_text.text(block, block_text.Style(verbose=True))
 

@@ -99,18 +99,18 @@ def test_the_lines_that_take_nodes_out_of_service() -> None:
 
 
 def test_the_settings_of_a_hostile_value() -> None:
-    one = Recommendation(
+    recommendation = Recommendation(
         variable="NCCL_SOCKET_IFNAME", action="set", value=f"eth0{EVIL}", why=EVIL, evidence=[], source=EVIL,
         basis="rule", gain="", risk="", valid_for="", set_in=[EVIL],
     )  # fmt: skip
-    two = replace(one, variable=f"NCCL_X{EVIL}")
+    two = replace(recommendation, variable=f"NCCL_X{EVIL}")
     for form in (settings_forms.env_file, settings_forms.sbatch, settings_forms.torchrun, settings_forms.docker):
-        words = form([one, two])
+        words = form([recommendation, two])
         kept = "\n".join(line for line in words.splitlines() if not line.startswith("#"))
         assert not _runs(kept)
-    conf = settings_forms.nccl_conf([one, two])
+    conf = settings_forms.nccl_conf([recommendation, two])
     assert all(line.startswith(("#", "NCCL_SOCKET_IFNAME=")) for line in conf.splitlines())
-    assert not _runs(settings_forms.measure(one))
+    assert not _runs(settings_forms.measure(recommendation))
 
 
 def test_a_name_that_no_host_has_is_made_one_and_stays_its_own() -> None:

@@ -42,7 +42,7 @@ from ncclcheck.reports.judgement import jsondoc
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output import junit, markdown, prometheus, terminal
 from ncclcheck.reports.output.anonymise import anonymised
-from ncclcheck.reports.output.anonymise.addresses import Addresses
+from ncclcheck.reports.output.anonymise.addresses import InventedAddresses
 from ncclcheck.results import finish
 from ncclcheck.run.plan.options import Options
 from tests.conftest import Command
@@ -228,7 +228,7 @@ _IN_USE = st.ip_addresses(v=4) | st.sampled_from(["2001:610::/32", "fd12::/16", 
 def test_invented_addresses_share_the_networks_that_the_true_ones_share(
     listed: list[ipaddress.IPv4Address | ipaddress.IPv6Address],
 ) -> None:
-    hidden = Addresses([" ".join(map(str, listed))])
+    hidden = InventedAddresses([" ".join(map(str, listed))])
     images = [ipaddress.ip_address(hidden.replace(str(one))) for one in listed]
     for first, first_image in zip(listed, images, strict=True):
         assert first_image.is_loopback == first.is_loopback
@@ -251,11 +251,11 @@ def test_invented_addresses_share_the_networks_that_the_true_ones_share(
     ],
 )
 def test_only_what_is_an_address_is_taken_for_one(text: str, kept: bool) -> None:
-    assert (Addresses([text]).replace(text) == text) is kept
+    assert (InventedAddresses([text]).replace(text) == text) is kept
 
 
 def test_a_network_stays_a_network_and_its_addresses_stay_in_it() -> None:
-    hidden = Addresses(["10.16.3.7/24 10.16.3.0/24 10.16.4.9 0000:0000:0000:0000:0000:ffff:0a10:0307"])
+    hidden = InventedAddresses(["10.16.3.7/24 10.16.3.0/24 10.16.4.9 0000:0000:0000:0000:0000:ffff:0a10:0307"])
     network = ipaddress.ip_network(hidden.replace("10.16.3.0/24"))
     one = ipaddress.ip_address(hidden.replace("10.16.3.7"))
     assert one in network
@@ -308,7 +308,7 @@ def test_facts_keep_their_shape() -> None:
 def test_a_private_network_becomes_another_private_one(network: str) -> None:
     before = ipaddress.ip_network(network)
     inside, beside = before[5], before.network_address + before.num_addresses + 5
-    hidden = Addresses([f"{inside}/{before.prefixlen} {network} {beside} 172.17.0.1"])
+    hidden = InventedAddresses([f"{inside}/{before.prefixlen} {network} {beside} 172.17.0.1"])
     after = ipaddress.ip_network(hidden.replace(network))
     assert after != before
     assert after.prefixlen == before.prefixlen
@@ -333,7 +333,7 @@ def test_what_people_wrote_of_their_job_leaves_as_a_whole() -> None:
     document = finish.make(Cluster(nodes=[node]), Options(command="env"), finish.Story("2026-01-01", 1.0))
     for output in _outputs(anonymised(document)):
         assert not [word for word in ("wbqkz", "vxqh", "kdzwf", "hgbzq", "fqwzx") if word in output]
-    kept = {one.name: one.value for one in anonymised(document).nodes[0].facts.job.variables}  # type: ignore[union-attr]
+    kept = {variable.name: variable.value for variable in anonymised(document).nodes[0].facts.job.variables}  # type: ignore[union-attr]
     assert (kept["SLURM_JOB_ID"], kept["SLURM_DISTRIBUTION"], kept["FI_PROVIDER"]) == ("4711", "block", "efa")
 
 
@@ -348,7 +348,7 @@ def test_of_filters_foreign_processes_and_files_in_the_way_nobody_is_known() -> 
                   preloaded="/usr/local/lib/gvqxw.so", customised=["/home/bwqcd/sitecustomize.py"])  # fmt: skip
     env = {"LD_PRELOAD": "/srv/kqvhb/lib.so", "PYTHONHOME": "/srv/dwzxq", "MALLOC_CONF": "stats_print:true"}
     nodes = [replace(clusters.node(name, env=env), stack=stack) for name in ("a", "b")]
-    nodes = [replace(one, network=replace(at(one, "network"), filters=chains)) for one in nodes]
+    nodes = [replace(node, network=replace(at(node, "network"), filters=chains)) for node in nodes]
     measured = Measurements(resources=[Resources(node="a", seconds=9.0, others=[other])])
     ends = [JobEnd(node="a", exit=1, detail="ImportError: /srv/kqvhb/lib.so: cannot open 10.31.7.5")]
     cluster = Cluster(nodes=nodes, run=Run(started_job=True, ends=ends), measurements=measured)

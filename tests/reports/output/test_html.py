@@ -117,7 +117,7 @@ def test_the_decision_and_every_failure_are_there(name: str) -> None:
 @pytest.mark.parametrize("name", STORIES)
 def test_nothing_is_fetched(name: str) -> None:
     page = Page(_written(name))
-    assert all(one.startswith("#") or one == "data:," for one in page.addresses)
+    assert all(address.startswith("#") or address == "data:," for address in page.addresses)
     assert not re.search(r"@import|url\((?!#)", page.styles)
     assert page.tags["script"] == 1
     assert (
@@ -147,7 +147,7 @@ def test_what_was_measured_is_drawn_and_told(story: str, key: str) -> None:
     page = Page(_written(story))
     assert key in page.ids
     assert page.tags["svg"] == len(drawn)
-    assert drawn[key].told in page.labels
+    assert drawn[key].description in page.labels
     assert all(row[0] in page.text for row in drawn[key].table.rows)
 
 
@@ -207,7 +207,7 @@ def _is_only_text(text: str, plain: str) -> None:
     for tag in ("script", "style", "img", "svg", "iframe", "link", "meta", "form", "base"):
         assert page.tags[tag] == usual.tags[tag]
     assert {*page.attributes} == {*usual.attributes}
-    assert all(one.startswith("#") or one == "data:," for one in page.addresses)
+    assert all(address.startswith("#") or address == "data:," for address in page.addresses)
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", text)
 
 
@@ -236,8 +236,8 @@ def test_a_thousand_nodes_fit_a_page() -> None:
 def test_of_many_nodes_the_map_shows_the_worst_and_every_node_has_a_row() -> None:
     drawn = {figure.key: figure for figure in figures(large(200))}
     told = drawn["pairs"]
-    assert "a cell is the worst of 4 x 4 nodes" in told.told
-    assert "5 GB/s from gpu-0007" in told.told
+    assert "a cell is the worst of 4 x 4 nodes" in told.description
+    assert "5 GB/s from gpu-0007" in told.description
     assert [row[0] for row in told.table.rows[:3]] == ["gpu-0000", "gpu-0001", "gpu-0007"]
     assert len(told.table.rows) == 200
 
@@ -245,7 +245,7 @@ def test_of_many_nodes_the_map_shows_the_worst_and_every_node_has_a_row() -> Non
 def test_a_disaster_of_any_size_stays_below_the_limit() -> None:
     document = stories.document("healthy")
     many = [_finding(f"{number} " + "<>&" * 3000) for number in range(1000)]
-    verdicts = [replace(one, state=State.FAIL, findings=many[:200]) for one in document.verdicts[:40]]
+    verdicts = [replace(verdict, state=State.FAIL, findings=many[:200]) for verdict in document.verdicts[:40]]
     text = html.text(replace(document, verdicts=verdicts))
     assert len(text.encode()) <= MOST_BYTES
     assert "more findings: FAIL" in Page(text).text
@@ -255,10 +255,10 @@ def test_facts_that_all_nodes_share_are_said_once_and_rare_ones_first() -> None:
     nodes = [entry.facts for entry in large(60).nodes]
     nodes[7] = replace(nodes[7], host=replace(nodes[7].host, system="an old system"))
     lines, left = facts.folded(nodes, 100_000)
-    told = {(one.path, one.value): one.nodes for one in lines}
+    told = {(line.path, line.value): line.nodes for line in lines}
     assert told["host.system", "an old system"] == "gpu-0007"
     assert told["host.system", nodes[0].host.system] == "gpu-[0000-0006,0008-0059]"  # type: ignore[union-attr,index]
     assert told["stack.python", nodes[0].stack.python] == ""  # type: ignore[union-attr,index]
-    assert any(one.path == "host.memory" and one.value.startswith("60 different values") for one in lines)
+    assert any(line.path == "host.memory" and line.value.startswith("60 different values") for line in lines)
     assert left == 0
     assert facts.folded(nodes, 5)[1] == len(lines) - 5

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from ncclcheck.fleet import page as fleet_page
-from ncclcheck.fleet.answers import Fleet, Slower
+from ncclcheck.fleet.answers import Fleet, SlowerNode
 from ncclcheck.probes.facts import replace
 from ncclcheck.reports.judgement.jsondoc import Recommendation
 from ncclcheck.reports.output import html
@@ -38,7 +38,7 @@ class Opened:
         self.page = self.context.new_page()
         self.complaints: list[str] = []
         self.asked: list[str] = []
-        self.page.on("console", lambda said: self.complaints.append(said.text))
+        self.page.on("console", lambda worker: self.complaints.append(worker.text))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.goto(file.as_uri())
@@ -165,13 +165,13 @@ def test_the_time_line_of_a_watched_job(browser: Browser, tmp_path: Path, name: 
     opened.context.close()
 
 
-def _slower(number: int) -> Slower:
+def _slower(number: int) -> SlowerNode:
     """A node that loses a tenth over half a year, and has a long name."""
     weeks = [
         (f"2026-{1 + week // 4:02d}-{1 + 7 * (week % 4):02d}", 1.0 - 0.1 * max(0, week - 10) / 16)
         for week in range(26)
     ]
-    return Slower(
+    return SlowerNode(
         serial="guid", node=f"{'rack-17-' * 12}{number}", metric="memory_gb_s", since=weeks[10][0], change=-0.1,
         slowly=True, recovered=False, before=2900.0, after=2610.0, trend=weeks,
     )  # fmt: skip
@@ -180,12 +180,12 @@ def _slower(number: int) -> Slower:
 @pytest.fixture(scope="module")
 def fleets(file: Path) -> Path:
     """A fleet's page with three trends."""
-    found = Fleet(
+    fleet = Fleet(
         results=365, nodes=1000, first="2026-01-01", last="2026-07-01", repeats=[],
         slower=[_slower(number) for number in range(3)], together=[], upgrades=[],
     )  # fmt: skip
     path = file.with_name("fleet.html")
-    path.write_text(fleet_page.page(found))
+    path.write_text(fleet_page.page(fleet))
     return path
 
 

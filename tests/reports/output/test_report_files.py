@@ -80,11 +80,11 @@ def test_junit_is_valid_and_counts_as_the_document_does(name: str) -> None:
     document = stories.document(name)
     suites: Any = _XSD.to_dict(junit.text(document))
     cases = suites["testsuite"][0]["testcase"]
-    told = Counter(kind for case in cases for kind in ("failure", "error", "skipped") if kind in case)
+    counter = Counter(kind for case in cases for kind in ("failure", "error", "skipped") if kind in case)
     assert len(cases) == suites["@tests"] == len(document.verdicts)
-    assert told["failure"] == suites["@failures"] == document.counts["fail"]
-    assert told["error"] == suites["@errors"]
-    assert told["skipped"] + told["error"] == document.counts["skipped"] + document.counts["unknown"]
+    assert counter["failure"] == suites["@failures"] == document.counts["fail"]
+    assert counter["error"] == suites["@errors"]
+    assert counter["skipped"] + counter["error"] == document.counts["skipped"] + document.counts["unknown"]
 
 
 def test_a_silent_node_is_an_error_and_an_unread_fact_is_skipped() -> None:
@@ -104,24 +104,24 @@ def test_with_strict_whatever_is_not_well_fails(name: str) -> None:
     failed = [case["@name"][:6] for case in strict["testsuite"][0]["testcase"] if "failure" in case]
     assert failed == bad
     assert strict["@errors"] == 0
-    told = [verdict for verdict in document.verdicts if verdict.state is State.WARN]
-    assert all("system-out" in _case(document, verdict.code) for verdict in told), "it passes, and says so"
+    verdicts = [verdict for verdict in document.verdicts if verdict.state is State.WARN]
+    assert all("system-out" in _case(document, verdict.code) for verdict in verdicts), "it passes, and says so"
 
 
 @pytest.mark.parametrize("name", STORIES)
 def test_prometheus_reads_every_metric_once(name: str) -> None:
     document = stories.document(name)
     samples = [
-        one for family in text_string_to_metric_families(prometheus.text(document)) for one in family.samples
+        sample for family in text_string_to_metric_families(prometheus.text(document)) for sample in family.samples
     ]
-    keys = [(one.name, tuple(sorted(one.labels.items()))) for one in samples]
+    keys = [(sample.name, tuple(sorted(sample.labels.items()))) for sample in samples]
     assert len(keys) == len(set(keys))
-    states = {one.labels["state"]: one.value for one in samples if one.name == "ncclcheck_state"}
+    states = {sample.labels["state"]: sample.value for sample in samples if sample.name == "ncclcheck_state"}
     assert states == {state: float(state == document.state) for state in states}
     assert states[document.state] == 1
-    counts = {one.labels["state"]: one.value for one in samples if one.name == "ncclcheck_checks"}
+    counts = {sample.labels["state"]: sample.value for sample in samples if sample.name == "ncclcheck_checks"}
     assert counts == {state: float(number) for state, number in document.counts.items()}
-    measured = [one for one in samples if one.name == "ncclcheck_collective_seconds"]
+    measured = [sample for sample in samples if sample.name == "ncclcheck_collective_seconds"]
     rows = {(r.op, r.bytes, r.dtype, r.nodes, r.ranks) for r in document.measurements.collectives if r.time_us}
     assert len(measured) == len(rows)
 
@@ -159,7 +159,7 @@ def test_no_word_breaks_out_of_its_place(words: str) -> None:
     document = _with(_small(), _finding(words, "n" + words))
     _XSD.validate(junit.text(document))
     families = text_string_to_metric_families(prometheus.text(document))
-    found = [one for family in families for one in family.samples if one.name == "ncclcheck_findings"]
+    found = [sample for family in families for sample in family.samples if sample.name == "ncclcheck_findings"]
     assert any(one.labels["node"] == ("n" + words).replace("\r", " ") for one in found)
     tokens = MarkdownIt("commonmark").enable("table").parse(markdown.text(document))
     assert _shape(markdown.text(document)) == _shape(markdown.text(_with(_small(), _finding("word"))))

@@ -33,7 +33,7 @@ from ncclcheck.probes.facts import (
 from ncclcheck.reports.judgement.findings import State, Verdict, Where, seen, warn, you
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.recommend import RULES, _changes_nothing, advice, recommend
-from ncclcheck.reports.recommend.advice import Found, SettingRule
+from ncclcheck.reports.recommend.advice import Proposal, SettingRule
 from ncclcheck.reports.recommend.settings.unseen import UNSEEN
 from ncclcheck.reports.recommend.site import Site
 from tests.helpers import stories
@@ -49,8 +49,8 @@ BOARD = "MT_0000000001"
 def raised(*codes: str) -> list[Verdict]:
     """Verdicts that warn."""
     fix, evidence = [you("Mend it.")], [seen("x", 1)]
-    found = warn(Where(node="a"), "no core is left", why="Slow.", owner="node", evidence=evidence, fix=fix)
-    return [Verdict(code=code, title="t", state=State.WARN, findings=[found]) for code in codes]
+    finding = warn(Where(node="a"), "no core is left", why="Slow.", owner="node", evidence=evidence, fix=fix)
+    return [Verdict(code=code, title="t", state=State.WARN, findings=[finding]) for code in codes]
 
 
 def cards(**changes: Any) -> list[Gpu]:
@@ -219,7 +219,7 @@ def partitions(*keys: int) -> list[Node]:
 
 def below_one_root() -> Any:
     """GPUs and HCAs hang on one host bridge, below no common switch."""
-    here = [one for one in tree() if one.kind != "bridge"]
+    here = [device for device in tree() if device.kind != "bridge"]
     return fabric([replace(f, root="pci0000:15", path=[f"0000:14:{i:02x}.0"]) for i, f in enumerate(here)])
 
 
@@ -427,7 +427,10 @@ CASES: list[tuple[str, str, Site, Site]] = [
 def told(of: Site) -> set[tuple[str, str]]:
     """Every rule that spoke, with what it says."""
     return {
-        (a.rule.rule, f"{a.action} {a.found.variable}" + ("" if a.found.value is None else f"={a.found.value}"))
+        (
+            a.rule.rule,
+            f"{a.action} {a.proposal.variable}" + ("" if a.proposal.value is None else f"={a.proposal.value}"),
+        )
         for a in advice(of)
     }
 
@@ -506,7 +509,7 @@ def test_a_wrong_interface_stays_set_to_another_where_nccl_alone_takes_a_bridge(
 def test_what_is_in_force_or_the_default_changes_nothing(
     now: dict[str, str], value: str | None, nothing: bool
 ) -> None:
-    assert _changes_nothing(site(one(env=now)), Found("NCCL_IB_TIMEOUT", value, "why", [])) == nothing
+    assert _changes_nothing(site(one(env=now)), Proposal("NCCL_IB_TIMEOUT", value, "why", [])) == nothing
 
 
 def test_a_slower_network_is_no_way_out_for_one_odd_node() -> None:
@@ -531,11 +534,11 @@ def test_where_nodes_meet_already_no_other_network_is_recommended_that_is_not_fa
 
 
 def test_one_advice_a_variable_and_what_is_proved_goes_first() -> None:
-    found = recommend(site(two({"NCCL_IB_TC": "8M", "NCCL_DEBUG": "INFO"}, hcas=MIXED)).cluster, [])
-    names = [one.variable for one in found]
+    recommendations = recommend(site(two({"NCCL_IB_TC": "8M", "NCCL_DEBUG": "INFO"}, hcas=MIXED)).cluster, [])
+    names = [recommendation.variable for recommendation in recommendations]
     assert len(names) == len(set(names))
-    assert [one.action for one in found] == sorted(
-        (one.action for one in found), key=["set", "unset", "try"].index
+    assert [recommendation.action for recommendation in recommendations] == sorted(
+        (recommendation.action for recommendation in recommendations), key=["set", "unset", "try"].index
     )
 
 
@@ -549,8 +552,10 @@ def test_a_platforms_own_settings_stay() -> None:
 def test_what_was_is_kept_for_the_way_back() -> None:
     conf = [ConfFile(path="/etc/nccl.conf", lines=[ConfLine(line=7, name="NCCL_NTHREADS", value="256")])]
     found = {
-        one.variable: one
-        for one in recommend(site(two({"NCCL_PROTO": "a b"}, hcas=MIXED, nccl={"conf_files": conf})).cluster, [])
+        recommendation.variable: recommendation
+        for recommendation in recommend(
+            site(two({"NCCL_PROTO": "a b"}, hcas=MIXED, nccl={"conf_files": conf})).cluster, []
+        )
     }
     assert found["NCCL_PROTO"].undo == "export NCCL_PROTO='a b'"
     assert found["NCCL_NTHREADS"].undo == "# NCCL_NTHREADS=256 (/etc/nccl.conf:7) on all 2 nodes"
@@ -561,7 +566,9 @@ def test_what_was_is_kept_for_the_way_back() -> None:
 @pytest.mark.parametrize("name", stories.NAMES)
 def test_every_recommendation_of_a_story_has_evidence_and_is_not_in_force(name: str) -> None:
     document = stories.document(name)
-    for one in document.recommendations:
-        assert one.evidence, one
-        assert one.why, one
-        assert one.action != "unset" or one.set_in or "nccl.conf" in one.evidence[0], one
+    for recommendation in document.recommendations:
+        assert recommendation.evidence, recommendation
+        assert recommendation.why, recommendation
+        assert (
+            recommendation.action != "unset" or recommendation.set_in or "nccl.conf" in recommendation.evidence[0]
+        ), recommendation

@@ -28,7 +28,7 @@ def _told(of_all: dict[str, Any], of_b: dict[str, Any], late: bool = False) -> l
     measured = Measurements(resources=used, lateness=lateness)
     nodes = [node(name) for name in "abc"]
     found = verdict("BEN021", *nodes, command="bench", job=Job(nodes_asked=3), measurements=measured)
-    return [one for one in found.findings if one.state.value != "ok"]
+    return [finding for finding in found.findings if finding.state.value != "ok"]
 
 
 @pytest.mark.parametrize(
@@ -40,10 +40,10 @@ def _told(of_all: dict[str, Any], of_b: dict[str, Any], late: bool = False) -> l
     ],
 )
 def test_one_node_alone(of_b: dict[str, Any], words: str) -> None:
-    (found,) = _told({}, of_b)
-    assert (found.state.value, found.where.node) == ("warn", "b")
-    assert words in found.what
-    assert found.remedies
+    (finding,) = _told({}, of_b)
+    assert (finding.state.value, finding.where.node) == ("warn", "b")
+    assert words in finding.what
+    assert finding.remedies
     assert _told({}, of_b, late=True) == []  # BEN003 says it
 
 
@@ -55,7 +55,7 @@ def test_what_all_have_is_somebodys_will(of_all: dict[str, Any]) -> None:
 @pytest.mark.parametrize(("looks", "traced"), [("tt", True), ("St", False), ("SS", False), ("tSt", True)])
 def test_a_tracer_that_has_no_number_here(tmp_path: Path, looks: str, traced: bool) -> None:
     """Its own pid namespace sees no TracerPid, and threads that stand in state t."""
-    watch = resources.Watch(Machine(), tmp_path)
+    watch = resources.ResourceWatch(Machine(), tmp_path)
     for state in looks:
         for folder in (tmp_path / "7", tmp_path / "7/task/7", tmp_path / "7/task/8"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -64,5 +64,5 @@ def test_a_tracer_that_has_no_number_here(tmp_path: Path, looks: str, traced: bo
                 f"7 (python) {letter} 1 1 1 0 -1 0 0 0 0 0 5 0 0 0 20 0 7 0 1 0 100" + " 0" * 18
             )
         watch.look([RankState(rank=0, node="a", phase="world", pid=7)])
-    (use,) = watch.told("a").ranks
+    (use,) = watch.seen("a").ranks
     assert bool(use.traced_by) is traced

@@ -45,33 +45,33 @@ def reached(busbw: float, *nodes: Node, own: int = 8, op: str = "all_reduce", **
     ],
 )
 def test_infiniband(busbw: float, state: State, words: str) -> None:
-    found = reached(busbw, *HPC)
-    assert found.state is state
-    assert words in found.findings[0].what
-    assert "8 x 400 Gb/s a node" in found.findings[0].what
+    verdict = reached(busbw, *HPC)
+    assert verdict.state is state
+    assert words in verdict.findings[0].what
+    assert "8 x 400 Gb/s a node" in verdict.findings[0].what
 
 
 def test_line_rate_is_said_alone_where_the_algorithm_is_known() -> None:
     ring = [machine(name, h100(), *RAILS, env={"NCCL_ALGO": "allreduce:ring"}) for name in "abcd"]
-    found = reached(365.0, *ring)
-    assert "91 % of line rate (ring, 400)" in found.findings[0].what
+    verdict = reached(365.0, *ring)
+    assert "91 % of line rate (ring, 400)" in verdict.findings[0].what
 
 
 @pytest.mark.parametrize(
     ("busbw", "state"), [(473.0, State.OK), (482.3, State.OK), (368.0, State.WARN), (200.0, State.FAIL)]
 )
 def test_nvls_that_is_quietly_off_shows_by_its_value(busbw: float, state: State) -> None:
-    found = reached(busbw, machine("a", gpus(8, "NVIDIA H200", links())))
-    assert found.state is state
-    assert "NVLS" in found.findings[0].what
+    verdict = reached(busbw, machine("a", gpus(8, "NVIDIA H200", links())))
+    assert verdict.state is state
+    assert "NVLS" in verdict.findings[0].what
 
 
 @pytest.mark.parametrize(("busbw", "state"), [(0.7, State.OK), (0.3, State.WARN), (0.1, State.FAIL)])
 def test_a_socket_at_sixty_percent_is_normal(busbw: float, state: State) -> None:
     eth = nic("eth0", "10.1.0.17/24", speed_mbit=10_000)
-    found = reached(busbw, *(machine(name, [], interface=eth) for name in "ab"), own=2, backend="gloo")
-    assert found.state is state
-    assert "of line rate (ring, 1.25) (eth0 at 10 Gb/s)" in found.findings[0].what
+    verdict = reached(busbw, *(machine(name, [], interface=eth) for name in "ab"), own=2, backend="gloo")
+    assert verdict.state is state
+    assert "of line rate (ring, 1.25) (eth0 at 10 Gb/s)" in verdict.findings[0].what
 
 
 def test_the_site_sets_the_shares() -> None:
@@ -97,15 +97,15 @@ def test_the_site_sets_the_shares() -> None:
     ],
 )
 def test_where_nothing_is_known_nothing_is_judged_and_the_reason_is_told(cluster: Cluster, reason: str) -> None:
-    found = judged(cluster)
-    assert found.state is State.SKIPPED
-    assert reason in (found.reason or "")
+    verdict = judged(cluster)
+    assert verdict.state is State.SKIPPED
+    assert reason in (verdict.reason or "")
 
 
 def test_a_fact_that_may_not_be_read_makes_it_unknown() -> None:
-    found = reached(3.0, machine("a", [], gpus=Unread("denied", "no")))
-    assert found.state is State.UNKNOWN
-    assert "the GPUs of a could not be read (no)" in found.findings[0].what
+    verdict = reached(3.0, machine("a", [], gpus=Unread("denied", "no")))
+    assert verdict.state is State.UNKNOWN
+    assert "the GPUs of a could not be read (no)" in verdict.findings[0].what
 
 
 def test_a_table_that_ends_early_is_judged_by_its_fit() -> None:
@@ -125,9 +125,9 @@ def test_a_table_that_ends_early_is_judged_by_its_fit() -> None:
     ],
 )
 def test_a_demand_is_a_gate(demand: dict[str, float], state: State, words: str) -> None:
-    found = reached(365.0, *HPC, policy=Policy(min_busbw=demand))
-    assert found.state is state
-    assert any(words in finding.what for finding in found.findings)
+    verdict = reached(365.0, *HPC, policy=Policy(min_busbw=demand))
+    assert verdict.state is state
+    assert any(words in finding.what for finding in verdict.findings)
 
 
 def test_a_demand_holds_where_no_expectation_is_known() -> None:
@@ -180,12 +180,12 @@ def test_what_min_busbw_cannot_be_is_refused_with_what_it_can(given: str) -> Non
 def test_a_simulated_run_says_that_it_expects_nothing(ncclcheck: Command) -> None:
     ran = ncclcheck(*RUN, "--min-busbw", "0.000001", "-o", "json", "--save", "saved.json")
     assert ran.code == 0, ran.err
-    verdict = next(one for one in ran.document.verdicts if one.code == "BEN002")
+    verdict = next(verdict for verdict in ran.document.verdicts if verdict.code == "BEN002")
     assert verdict.state is State.OK
     expectation = ran.document.measurements.expectation
     assert expectation is not None
     assert "one machine's memory" in expectation.reason
-    assert [one.op for one in expectation.fits] == ["all_reduce"]
+    assert [fit.op for fit in expectation.fits] == ["all_reduce"]
     again = ncclcheck("bench", "--from", "saved.json", "-v")
     told = " ".join(again.out.split())
     assert "expected busbw: none, for one machine's memory" in told

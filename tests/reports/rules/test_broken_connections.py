@@ -55,19 +55,19 @@ def _run(ranks: list[RankState] = RANKS, ends: list[JobEnd] = ENDS, **changes: o
 
 
 def test_a_torchrun_that_lost_the_store_ended_its_ranks() -> None:
-    (found,) = _judged("RUN002", _run()).findings
-    assert (found.state.value, found.where.node, found.where.peer) == ("fail", "h2", "h1")
-    assert "broke in mid-run" in found.what
-    assert "sys.exit" not in found.what
+    (finding,) = _judged("RUN002", _run()).findings
+    assert (finding.state.value, finding.where.node, finding.where.peer) == ("fail", "h2", "h1")
+    assert "broke in mid-run" in finding.what
+    assert "sys.exit" not in finding.what
 
 
 @pytest.mark.parametrize("phase", ["start", "world"])
 def test_a_rank_that_ended_by_itself_is_still_named(phase: str) -> None:
-    ranks = [replace(one, phase=phase) for one in RANKS]
+    ranks = [replace(state, phase=phase) for state in RANKS]
     ends = [JobEnd(node=f"h{number}", exit=None) for number in (1, 2, 3)]
-    (found,) = _judged("RUN002" if phase == "start" else "RUN003", _run(ranks, ends)).findings
-    assert found.where.rank == 3
-    assert "it ended by itself" in found.what
+    (finding,) = _judged("RUN002" if phase == "start" else "RUN003", _run(ranks, ends)).findings
+    assert finding.where.rank == 3
+    assert "it ended by itself" in finding.what
 
 
 def test_a_rank_with_an_error_of_its_own_is_still_named() -> None:
@@ -85,7 +85,7 @@ def test_a_rank_with_an_error_of_its_own_is_still_named() -> None:
     ],
 )
 def test_where_node_0_was_lost_its_store_is_no_wonder(run: Run) -> None:
-    assert not any("torchrun's store" in one.what for one in _judged("RUN002", run).findings)
+    assert not any("torchrun's store" in finding.what for finding in _judged("RUN002", run).findings)
 
 
 def _pair(a: str, b: str, there: int | None, back: int | None) -> PairTime:
@@ -120,11 +120,11 @@ _ROW = Collective(op="broadcast", bytes=2**20, dtype="float32", ranks=6, nodes=3
 def test_exchanges_say_who_changes_data(
     pairs: list[tuple[str, str, int, int]], nodes: tuple[str, str | None], says: str
 ) -> None:
-    measured = Measurements(collectives=[_ROW], wrong=_WRONG, pairs=[_pair(*one) for one in pairs])
-    (found,) = _judged("BEN001", measurements=measured).findings
-    assert (found.where.node, found.where.peer) == nodes
-    assert says in found.what
-    assert any("broadcast" in one.value for one in found.evidence)
+    measured = Measurements(collectives=[_ROW], wrong=_WRONG, pairs=[_pair(*pair) for pair in pairs])
+    (finding,) = _judged("BEN001", measurements=measured).findings
+    assert (finding.where.node, finding.where.peer) == nodes
+    assert says in finding.what
+    assert any("broadcast" in evidence.value for evidence in finding.evidence)
 
 
 @pytest.mark.parametrize(
@@ -137,6 +137,6 @@ def test_exchanges_say_who_changes_data(
     ],
 )
 def test_else_ranks_say_what_they_saw(pairs: list[tuple[str, str, int | None, int | None]]) -> None:
-    measured = Measurements(collectives=[_ROW], wrong=_WRONG, pairs=[_pair(*one) for one in pairs])
-    found = _judged("BEN001", measurements=measured).findings
-    assert [one.where.rank for one in found] == [0, 3]
+    measured = Measurements(collectives=[_ROW], wrong=_WRONG, pairs=[_pair(*pair) for pair in pairs])
+    findings = _judged("BEN001", measurements=measured).findings
+    assert [finding.where.rank for finding in findings] == [0, 3]

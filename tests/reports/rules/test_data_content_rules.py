@@ -19,11 +19,11 @@ from ncclcheck.probes.facts.data.content import (
     LeafKind,
     NotFinite,
     Overwritten,
-    Unreadable,
-    Written,
+    UnreadableSample,
+    WrittenFile,
     Wrong,
 )
-from ncclcheck.probes.facts.data.made import Code, Failure, Method
+from ncclcheck.probes.facts.data.made import Code, FactoryFailure, Method
 from ncclcheck.probes.facts.data.report import Unseen
 from ncclcheck.reports.judgement.causal import causes_first
 from ncclcheck.reports.judgement.findings import Verdict
@@ -42,9 +42,9 @@ WRONG = Contest(
 )
 STUCK = Contest(workers=4, reads=900, stuck=["worker 1 gave no answer in 4 s\n"])
 OFFSET = Inherited(how="offset", what="/data/a.rec", index=3)
-HUNG = Unreadable(index=0, kind="hung", error="gave no answer in 4 s")
+HUNG = UnreadableSample(index=0, kind="hung", error="gave no answer in 4 s")
 NAN = NotFinite(leaf="0", count=2, nan=2, examples=[164, 165])
-CRASH = Unreadable(index=7, kind="signal", error="ended by SIGSEGV")
+CRASH = UnreadableSample(index=7, kind="signal", error="ended by SIGSEGV")
 GOOD: dict[str, Any] = {"indices": 64, "swept": 500, "leaves": [FIXED], "first_touch": CALM, "stress": CALM}
 
 
@@ -96,7 +96,7 @@ def test_a_sound_dataset_is_ok_everywhere() -> None:
         ({"overwritten": [Overwritten(index=0, leaf="", before="1", after="2")]}, "DAT007", "fail"),
         ({"first_touch": WRONG}, "DAT008", "fail"),
         ({"first_touch": WRONG, "stress": WRONG}, "DAT008", "ok"),
-        ({"written": [Written(path="/tmp/a.pt", readers=2)]}, "DAT008", "warn"),
+        ({"written": [WrittenFile(path="/tmp/a.pt", readers=2)]}, "DAT008", "warn"),
         ({"leaves": [FIXED, LOOSE]}, "DAT012", "note"),
         ({"leaves": [LOOSE]}, "DAT012", "unknown"),
         ({"fallbacks": [Fallback(index=3, of_index=9, error="OSError: bad")]}, "DAT027", "warn"),
@@ -112,7 +112,7 @@ def test_what_was_seen_is_judged(changes: dict[str, Any], code: str, state: str)
 @pytest.mark.parametrize(
     ("made", "changes", "code", "state"),
     [
-        (MadeFacts(failure=Failure(error="KeyError: 'ROOT'")), {}, "DAT001", "fail"),
+        (MadeFacts(failure=FactoryFailure(error="KeyError: 'ROOT'")), {}, "DAT001", "fail"),
         (MadeFacts(length=0), {}, "DAT001", "warn"),
         (MadeFacts(locks=["self.lock"]), {"inherited": [OFFSET]}, "DAT005", "note"),
         (MadeFacts(locks=["self.lock"]), {"inherited": [OFFSET], "stress": WRONG}, "DAT005", "fail"),
@@ -123,7 +123,7 @@ def test_what_was_seen_is_judged(changes: dict[str, Any], code: str, state: str)
             "DAT007",
             "warn",
         ),
-        (MadeFacts(locks=["self.lock"]), {"written": [Written(path="/tmp/a.pt", readers=2)]}, "DAT008", "ok"),
+        (MadeFacts(locks=["self.lock"]), {"written": [WrittenFile(path="/tmp/a.pt", readers=2)]}, "DAT008", "ok"),
         (MadeFacts(threads=["tqdm"]), {}, "DAT028", "note"),
     ],
 )
@@ -143,12 +143,12 @@ def test_what_the_factory_left_counts(made: MadeFacts, changes: dict[str, Any], 
     ],
 )
 def test_a_factory_that_fails_as_many_do_is_told_what_to_type(error: str, advice: str) -> None:
-    finding = verdicts(seen(), MadeFacts(failure=Failure(error=error)))["DAT001"].findings[0]
+    finding = verdicts(seen(), MadeFacts(failure=FactoryFailure(error=error)))["DAT001"].findings[0]
     assert advice in " ".join([finding.remedies[0].text, *finding.remedies[0].commands])
 
 
 def test_a_first_read_that_computes_is_not_called_a_deadlock() -> None:
-    busy = Unreadable(index=0, kind="hung", error="gave no answer in 4 s", busy_s=3.9)
+    busy = UnreadableSample(index=0, kind="hung", error="gave no answer in 4 s", busy_s=3.9)
     assert verdicts(Content(stuck=busy))["DAT028"].state.value == "unknown"
 
 
@@ -160,9 +160,11 @@ def test_what_was_not_looked_at_says_why() -> None:
 
 
 def test_two_kinds_of_trouble_are_two_findings() -> None:
-    raised = Unreadable(index=3, kind="raised", error="ValueError: corrupt", place="data.py:7 in __getitem__")
-    found = verdicts(seen(unreadable=[CRASH, raised]))["DAT002"].findings
-    assert [finding.what for finding in found] == [
+    raised = UnreadableSample(
+        index=3, kind="raised", error="ValueError: corrupt", place="data.py:7 in __getitem__"
+    )
+    findings = verdicts(seen(unreadable=[CRASH, raised]))["DAT002"].findings
+    assert [finding.what for finding in findings] == [
         "index 7 cannot be read (1 of 500): ended by SIGSEGV",
         "index 3 cannot be read (1 of 500): ValueError: corrupt at data.py:7 in __getitem__",
     ]
@@ -185,7 +187,10 @@ def test_a_batch_that_is_filled_again_counts_where_workers_make_the_next(workers
     made = MadeFacts(options={"num_workers": workers}, code=code)
     report = DataReport(node="a", factory="a:b", made=made, content=seen(), structure=structure)
     cluster = Cluster(command="data", nodes=[Node(name="a")], measurements=Measurements(data=[report]))
-    found = {one.code: one for one in judge(cluster, [rule for rule in all_rules() if rule.code == "DAT007"])}
+    found = {
+        verdict.code: verdict
+        for verdict in judge(cluster, [rule for rule in all_rules() if rule.code == "DAT007"])
+    }
     assert found["DAT007"].state.value == state
     assert found["DAT007"].findings[0].remedies[0].commands == ["return copy.deepcopy(OUT)"]
 
@@ -197,12 +202,12 @@ def test_a_thread_is_started_anew_by_the_object_that_runs_it() -> None:
 
 
 def test_a_thread_that_workers_lack_stands_before_the_read_that_hangs() -> None:
-    hung = Unreadable(index=9, kind="hung", error="gave no answer in 4 s")
+    hung = UnreadableSample(index=9, kind="hung", error="gave no answer in 4 s")
     found = verdicts(seen(stuck=HUNG, unreadable=[hung]), MadeFacts(threads=["Thread-1 (_serve)"]))
-    bad = [one.code for one in causes_first([*found.values()]) if one.state.value == "fail"]
+    bad = [verdict.code for verdict in causes_first([*found.values()]) if verdict.state.value == "fail"]
     assert bad[0] == "DAT028"
 
 
 def test_a_handle_that_workers_share_stands_before_the_samples_that_are_wrong() -> None:
     found = causes_first([*verdicts(seen(inherited=[OFFSET], stress=WRONG)).values()])
-    assert [one.code for one in found if one.state.value == "fail"] == ["DAT005", "DAT004"]
+    assert [verdict.code for verdict in found if verdict.state.value == "fail"] == ["DAT005", "DAT004"]

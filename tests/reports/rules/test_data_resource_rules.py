@@ -9,22 +9,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Cluster, Limits, Measurements, Node, Space, Unread, replace
-from ncclcheck.probes.facts.data import DataReport, Resources
-from ncclcheck.probes.facts.data.resources import Batch, Container, Cpu, Growth, Pickled, Start
+from ncclcheck.probes.facts.data import DataReport, DataResources
+from ncclcheck.probes.facts.data.resources import CollatedBatch, Cpu, Growth, ObjectContainer, Pickled, Start
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
 from tests.probes.dataloader.test_data_resources import CODES, GIB, MIB, verdict
 from tests.reports.culprit.test_any_measurements import _of_type as of_type
 
-SOUND = Resources(
+SOUND = DataResources(
     length=10_000,
     workers=4,
     asked=True,
     again=Growth(reads=512, memory=[0] * 4, copied=[0] * 4),
     fresh=Growth(reads=512, memory=[0] * 8, copied=[0] * 8),
     inherited=GIB,
-    batch=Batch(samples=32, size=32, tensors=2, used=MIB, held=MIB, piped=50),
+    batch=CollatedBatch(samples=32, size=32, tensors=2, used=MIB, held=MIB, piped=50),
     start=Start(method="fork", asked=False, pickled=[Pickled(what="dataset", bytes=100)]),
     cpu=Cpu(share=1.0, threads=0),
     shm=Space(size=GIB, free=GIB, path="/dev/shm"),
@@ -33,9 +33,9 @@ SOUND = Resources(
     memory=64 * GIB,
 )
 LOST = Unread("denied", "not for this user")
-BIG = Batch(samples=32, size=64, tensors=2, used=20 * MIB, held=20 * MIB, piped=50)
-LOOSE = Batch(samples=64, size=256, tensors=128, used=MIB, held=MIB, piped=50)
-DICTS = [Container(path="files", kind="list of dict", items=10**7, bytes=3 * GIB)]
+BIG = CollatedBatch(samples=32, size=64, tensors=2, used=20 * MIB, held=20 * MIB, piped=50)
+LOOSE = CollatedBatch(samples=64, size=256, tensors=128, used=MIB, held=MIB, piped=50)
+DICTS = [ObjectContainer(path="files", kind="list of dict", items=10**7, bytes=3 * GIB)]
 COPIED = Growth(reads=512, memory=[0] * 8, copied=[24_576] * 8)
 
 
@@ -109,7 +109,7 @@ def test_thresholds_are_the_users() -> None:
 
 
 _TEXTS = st.sampled_from(["", "a", "self.x", "\x1b[31m", "9" * 30])
-_REPORTS = st.builds(DataReport, node=_TEXTS, factory=_TEXTS, resources=of_type(Resources, _TEXTS))
+_REPORTS = st.builds(DataReport, node=_TEXTS, factory=_TEXTS, resources=of_type(DataResources, _TEXTS))
 
 
 @settings(deadline=None, max_examples=40, derandomize=True, database=None, suppress_health_check=list(HealthCheck))

@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Cluster, Measurements, Node, Policy, Unread
 from ncclcheck.probes.facts.data import DataReport, Streams, Structure
-from ncclcheck.probes.facts.data.made import Failure, Made
+from ncclcheck.probes.facts.data.made import FactoryFailure, Made
 from ncclcheck.probes.facts.data.report import Unseen
 from ncclcheck.probes.facts.data.streams import (
     Dependence,
     Frozen,
     NewEpoch,
-    Refused,
+    RefusedOptions,
     Repeated,
-    Reseeded,
+    ReseededGenerator,
     Shared,
-    Stop,
+    WorkerStop,
 )
 from ncclcheck.probes.facts.data.structure import Mixed, Shape, Unstacked
 from ncclcheck.reports.judgement.findings import Verdict
@@ -61,8 +61,10 @@ REPEATED = [Repeated(generator="self.rng", workers=[0, 1], state="3a00", of=2)]
 STALE = NewEpoch(told="set_epoch(1)", leaf="", index=3, old="0.1", new="0.2", got="0.1", count=6, of=6)
 
 
-def seeded(**changes: Any) -> list[Reseeded]:
-    return [Reseeded(**{"generator": "torch", "index": 3, "constant": True, "count": 8, "of": 8, **changes})]
+def seeded(**changes: Any) -> list[ReseededGenerator]:
+    return [
+        ReseededGenerator(**{"generator": "torch", "index": 3, "constant": True, "count": 8, "of": 8, **changes})
+    ]
 
 
 FROZEN = [Frozen(leaf="image", index=3, value="0.1", other="0.2", count=8, of=8)]
@@ -75,12 +77,12 @@ FROZEN = [Frozen(leaf="image", index=3, value="0.1", other="0.2", count=8, of=8)
         ("DAT003", {"epochs": 0}, "unknown"),
         ("DAT003", {"epochs": 0, "context": "spawn"}, "ok"),
         ("DAT003", {"depends": ABSENT}, "skipped"),
-        ("DAT003", {"depends": ABSENT, "stops": [Stop(kind="hung", alone=True, seconds=4)]}, "fail"),
-        ("DAT003", {"stops": [Stop(kind="hung", alone=True, seconds=4, busy=True)]}, "warn"),
-        ("DAT003", {"stops": [Stop(kind="hung", alone=True, seconds=4, busy=True, usual=0.01)]}, "fail"),
-        ("DAT003", {"stops": [Stop(kind="raised", worker=1, error="ValueError: x", alone=True)]}, "ok"),
-        ("DAT003", {"stops": [Stop(kind="raised", worker=1, error="BadZipFile: x", together=True)]}, "note"),
-        ("DAT003", {"stops": [Stop(kind="raised", worker=1, error="AssertionError: daemonic")]}, "fail"),
+        ("DAT003", {"depends": ABSENT, "stops": [WorkerStop(kind="hung", alone=True, seconds=4)]}, "fail"),
+        ("DAT003", {"stops": [WorkerStop(kind="hung", alone=True, seconds=4, busy=True)]}, "warn"),
+        ("DAT003", {"stops": [WorkerStop(kind="hung", alone=True, seconds=4, busy=True, usual=0.01)]}, "fail"),
+        ("DAT003", {"stops": [WorkerStop(kind="raised", worker=1, error="ValueError: x", alone=True)]}, "ok"),
+        ("DAT003", {"stops": [WorkerStop(kind="raised", worker=1, error="BadZipFile: x", together=True)]}, "note"),
+        ("DAT003", {"stops": [WorkerStop(kind="raised", worker=1, error="AssertionError: daemonic")]}, "fail"),
         ("DAT009", {}, "ok"),
         ("DAT009", {"shared": shared(), "depends": OWN}, "fail"),
         ("DAT009", {"shared": shared(), "depends": OWN, "asked": None}, "fail"),
@@ -102,7 +104,7 @@ FROZEN = [Frozen(leaf="image", index=3, value="0.1", other="0.2", count=8, of=8)
         ("DAT013", {"new_epoch": []}, "ok"),
         ("DAT015", {}, "ok"),
         ("DAT015", {"batches": 0}, "fail"),
-        ("DAT015", {"refused": Refused(options=[], error="ValueError: something new")}, "fail"),
+        ("DAT015", {"refused": RefusedOptions(options=[], error="ValueError: something new")}, "fail"),
     ],
 )
 def test_streams(code: str, facts: dict[str, Any], state: str) -> None:
@@ -141,24 +143,24 @@ def test_structure(facts: dict[str, Any], state: str) -> None:
 
 def test_a_refusal_within_the_factory() -> None:
     error = "ValueError: prefetch_factor option could only be specified in multiprocessing."
-    report = DataReport(node="a", factory="f", made=Made(failure=Failure(error=error)))
+    report = DataReport(node="a", factory="f", made=Made(failure=FactoryFailure(error=error)))
     found = verdict("DAT015", report)
     assert found.state.value == "fail"
     assert found.findings[0].remedies[0].commands == ["prefetch_factor=2 if num_workers > 0 else None"]
 
 
 def test_one_line_at_which_all_hang_is_told_once() -> None:
-    stops = [Stop(kind="hung", worker=w, index=str(w), place="a.py:3 in f", seconds=4) for w in range(4)]
+    stops = [WorkerStop(kind="hung", worker=w, index=str(w), place="a.py:3 in f", seconds=4) for w in range(4)]
     assert [f.what for f in streams("DAT003", stops=stops).findings] == [
         "worker 0 gave no answer in 4 s at sample 0 (a.py:3 in f)"
     ]
 
 
 def test_who_shares_is_told() -> None:
-    found = streams("DAT009", shared=shared(), depends=OWN).findings[0]
-    assert found.what.startswith("workers 0, 1 draw the same random numbers: self.rng is in the same state")
-    assert found.what.endswith("(part image of the sample depends on it)")
-    assert "    info.dataset.rng = random.Random(info.seed)" in found.remedies[0].commands
+    finding = streams("DAT009", shared=shared(), depends=OWN).findings[0]
+    assert finding.what.startswith("workers 0, 1 draw the same random numbers: self.rng is in the same state")
+    assert finding.what.endswith("(part image of the sample depends on it)")
+    assert "    info.dataset.rng = random.Random(info.seed)" in finding.remedies[0].commands
 
 
 def test_rare_is_what_the_user_says() -> None:
@@ -184,5 +186,5 @@ _REPORTS = st.builds(
 @settings(deadline=None, max_examples=60, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
 @given(reports=st.lists(_REPORTS, min_size=1, max_size=2))
 def test_whatever_a_file_says_is_judged(reports: list[DataReport]) -> None:
-    found = [verdict(code, *reports) for code in CODES]
-    assert not [f.what for v in found for f in v.findings if "could not be judged" in f.what]
+    verdicts = [verdict(code, *reports) for code in CODES]
+    assert not [f.what for v in verdicts for f in v.findings if "could not be judged" in f.what]

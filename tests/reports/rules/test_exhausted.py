@@ -42,16 +42,16 @@ BY_PEER = "RuntimeError: [gloo/transport/tcp/pair.cc:553] Connection closed by p
 def run003(system: System, had: Resources | None = SOUND, nofile: int = 1024, **of_b: Any) -> Finding:
     """Rank 2 of four, on b, is lost; those of a say that it left."""
     ranks = [RankState(rank=n, node="ab"[n // 2], pid=100 + n, phase="world") for n in range(4)]
-    ranks[:2] = [replace(one, error=BY_PEER) for one in ranks[:2]]
+    ranks[:2] = [replace(rank, error=BY_PEER) for rank in ranks[:2]]
     ranks[2] = replace(ranks[2], proc_state="gone", **of_b)
     nodes = [
         replace(one, system=system, host=Host(nofile=Limits(soft=nofile, hard=-1)))
         for one in (node("a", LO, nic("eth0", "10.1.0.1/24")), node("b", LO, nic("eth0", "10.1.0.2/24")))
     ]
-    (found,) = _judged("RUN003", nodes, Run(ranks=ranks, started_job=True), had)
-    assert found.where.node == "b"
-    assert found.where.rank == 2
-    return found
+    (finding,) = _judged("RUN003", nodes, Run(ranks=ranks, started_job=True), had)
+    assert finding.where.node == "b"
+    assert finding.where.rank == 2
+    return finding
 
 
 def _judged(code: str, nodes: list[Node], run: Run, had: Resources | None) -> list[Finding]:
@@ -111,10 +111,10 @@ def _lost(said: int | str) -> dict[str, Any]:
 def test_the_limit_is_the_cause(
     system: dict[str, Any], had: dict[str, Any], said: int | str, words: str, fix: str
 ) -> None:
-    found = run003(replace(USER, **system), replace(SOUND, **had), **_lost(said))
-    assert words in found.what
-    assert fix in " ".join(line for one in found.remedies for line in one.commands)
-    assert len(found.evidence) >= 2
+    finding = run003(replace(USER, **system), replace(SOUND, **had), **_lost(said))
+    assert words in finding.what
+    assert fix in " ".join(line for remedy in finding.remedies for line in remedy.commands)
+    assert len(finding.evidence) >= 2
 
 
 @pytest.mark.parametrize(
@@ -142,25 +142,25 @@ def test_who_died_without_a_word_is_blamed_and_not_those_whom_it_left(of_b: dict
 
 def test_words_about_a_peer_whom_nobody_knows_accuse_who_said_them() -> None:
     ranks = [RankState(rank=n, node="ab"[n], pid=9 + n, phase="world", error=BY_PEER) for n in range(2)]
-    (found,) = _judged("RUN003", [node("a", LO), node("b", LO)], Run(ranks=ranks, started_job=True), None)
-    assert (found.where.node, found.where.rank) == ("a", 0)
+    (finding,) = _judged("RUN003", [node("a", LO), node("b", LO)], Run(ranks=ranks, started_job=True), None)
+    assert (finding.where.node, finding.where.rank) == ("a", 0)
     assert culprits(Cluster(command="bench", run=Run(ranks=ranks, started_job=True))) == []
 
 
 def test_a_torchrun_that_used_its_cpu_time_up() -> None:
     limited = replace(node("b", LO), system=replace(USER, cpu_seconds=2))
     run = Run(ends=[JobEnd(node="b", exit=-9)], started_job=True)
-    (found,) = _judged("RUN002", [node("a", LO), limited], run, replace(SOUND, seconds=5))
-    assert found.what.startswith("its CPU time was used up: 2 s are allowed (RLIMIT_CPU, ulimit -t)")
+    (finding,) = _judged("RUN002", [node("a", LO), limited], run, replace(SOUND, seconds=5))
+    assert finding.what.startswith("its CPU time was used up: 2 s are allowed (RLIMIT_CPU, ulimit -t)")
 
 
 def test_a_torchrun_that_could_not_start() -> None:
     said = "torchrun could not be started: no place for a small private folder; tried /tmp: File too large"
     limited = replace(node("b", LO), system=replace(USER, file_size=4096))
     run = Run(ends=[JobEnd(node="b", exit=None, detail=said)], started_job=True)
-    (found,) = _judged("RUN002", [node("a", LO), limited], run, None)
-    assert found.what.startswith("a file may not grow beyond 4 KiB (RLIMIT_FSIZE, ulimit -f); the job could not")
-    assert (found.where.node, found.owner) == ("b", "job")
+    (finding,) = _judged("RUN002", [node("a", LO), limited], run, None)
+    assert finding.what.startswith("a file may not grow beyond 4 KiB (RLIMIT_FSIZE, ulimit -f); the job could not")
+    assert (finding.where.node, finding.owner) == ("b", "job")
 
 
 @pytest.mark.parametrize(
@@ -176,6 +176,6 @@ def test_a_torchrun_that_could_not_start() -> None:
 )
 def test_an_agent_that_could_not_live(detail: str, words: str) -> None:
     silence = Silence(node="h3", last_step="", since_s=2, detail=f"Traceback\n{detail}", via="ssh", exit=1)
-    (found,) = _judged("RUN001", [], Run(silent=[silence]), None)
-    assert words in found.what
-    assert (found.where.node, found.owner) == ("h3", "node" if "room" in words else "job")
+    (finding,) = _judged("RUN001", [], Run(silent=[silence]), None)
+    assert words in finding.what
+    assert (finding.where.node, finding.owner) == ("h3", "node" if "room" in words else "job")

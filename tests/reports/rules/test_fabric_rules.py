@@ -15,10 +15,10 @@ from ncclcheck.probes.facts import (
     GpuPeer,
     Gpus,
     HugePages,
-    Link,
     Node,
     NumaNode,
     NvLinks,
+    PcieLink,
     Policy,
     Unread,
     known,
@@ -31,9 +31,9 @@ from tests.helpers.hcas import GPUS, NICS, fabric, gpu_node, hca, port, rdma, tr
 
 RULES = [rule for rule in all_rules() if rule.code[:3] == "FAB"]
 SWITCH, PORT = "0000:16:00.0", "0000:17:0a.0"
-X8 = Link(gts=32.0, width=8, most_gts=32.0, most_width=16)
-GEN4 = Link(gts=16.0, width=16, most_gts=16.0, most_width=16)
-NARROW = Link(gts=16.0, width=16, most_gts=32.0, most_width=16)
+X8 = PcieLink(gts=32.0, width=8, most_gts=32.0, most_width=16)
+GEN4 = PcieLink(gts=16.0, width=16, most_gts=16.0, most_width=16)
+NARROW = PcieLink(gts=16.0, width=16, most_gts=32.0, most_width=16)
 NUMA = [NumaNode(name="0", cpus="0-47", memory=2**39), NumaNode(name="1", cpus="48-95", memory=2**39)]
 EMPTY = [NUMA[0], NumaNode(name="1", cpus="48-95", memory=0)]
 VM: dict[str, Any] = {"hypervisor": True, "product": "QEMU Standard PC"}
@@ -54,7 +54,7 @@ def alone(bridge: dict[str, Any]) -> Node:
     """A desktop: one GPU behind a translating IOMMU, no HCA."""
     cards = tree({PORT: bridge, GPUS[0]: {"iommu": "DMA-FQ"}})
     others = [*GPUS[1:], *NICS]
-    return gpu_node("a", rdma(), fabric=fabric([one for one in cards if one.name not in others]))
+    return gpu_node("a", rdma(), fabric=fabric([card for card in cards if card.name not in others]))
 
 
 def flat_with_efa() -> Node:
@@ -86,7 +86,7 @@ def half_of_one_hca() -> Node:
 
 def bridged() -> Node:
     """A workstation behind a translating IOMMU: two GPUs with a bridge, no HCA."""
-    pair = [replace(one, iommu="DMA-FQ") for one in tree() if one.name not in [*GPUS[2:], *NICS]]
+    pair = [replace(device, iommu="DMA-FQ") for device in tree() if device.name not in [*GPUS[2:], *NICS]]
     links = NvLinks(links=4, down=[])
     cards = [Gpu(name=f"GPU {i}", index=i, nvlinks=links, peers=[GpuPeer(name="x", p2p="ok")]) for i in (0, 1)]
     return gpu_node("a", rdma(), fabric=fabric(pair), gpus=Gpus(pci=GPUS[:2], cards=cards))
@@ -95,8 +95,8 @@ def bridged() -> Node:
 def two_ports_of_one_card() -> Node:
     """Both functions of a card in the first socket, where GPUs are in both."""
     second = NICS[0][:-1] + "1"
-    cards = [one for one in tree() if one.name not in NICS[1:]]
-    first = next(one for one in cards if one.name == NICS[0])
+    cards = [device for device in tree() if device.name not in NICS[1:]]
+    first = next(card for card in cards if card.name == NICS[0])
     cards.append(replace(first, name=second))
     return gpu_node("a", rdma(hca(0), hca(1, pci=second)), fabric=fabric(cards))
 
@@ -207,8 +207,8 @@ def test_nodes_without_gpus_are_not_judged(rule: Any) -> None:
      ("2.26.2", {"NCCL_CUMEM_HOST_ENABLE": "0"}, "note")],
 )  # fmt: skip
 def test_a_node_without_memory_matters_to_some_versions(version: str, env: dict[str, str], state: str) -> None:
-    one = gpu_node("a", rdma(hca(0)), version=version, env=env, fabric=fabric(numa=EMPTY))
-    assert verdict("FAB008", one).state.value == state
+    node = gpu_node("a", rdma(hca(0)), version=version, env=env, fabric=fabric(numa=EMPTY))
+    assert verdict("FAB008", node).state.value == state
 
 
 def test_only_the_gpus_of_the_job_count() -> None:
@@ -218,8 +218,8 @@ def test_only_the_gpus_of_the_job_count() -> None:
 
 
 def test_thresholds_of_the_site() -> None:
-    one = a({GPUS[0]: {"errors": MANY}})
-    assert verdict("FAB005", one, policy=Policy(thresholds={"FAB005.correctable": 9999.0})).state.value == "ok"
+    node = a({GPUS[0]: {"errors": MANY}})
+    assert verdict("FAB005", node, policy=Policy(thresholds={"FAB005.correctable": 9999.0})).state.value == "ok"
 
 
 def test_the_hca_is_called_by_its_name() -> None:
@@ -265,5 +265,5 @@ def test_lists_of_cpus(text: str, cpus: set[int]) -> None:
 def test_the_file_of_another_provider_is_not_named(product: str, command: str) -> None:
     guest = flat()
     guest = replace(guest, fabric=replace(known(guest.fabric), product=product))
-    found = verdict("FAB009", guest).findings
-    assert [line for one in found for remedy in one.remedies for line in remedy.commands] == [command]
+    findings = verdict("FAB009", guest).findings
+    assert [line for finding in findings for remedy in finding.remedies for line in remedy.commands] == [command]

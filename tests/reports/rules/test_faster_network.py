@@ -67,7 +67,7 @@ def _job(interface: str, gb_s: float, source: str = "sockets", network: str = "T
     """A job between the two nodes over one interface, and bursts over eth0 before it."""
     nodes = _nodes(kind="veth")
     end = [Endpoint(interface=interface, address="10.0.0.1")]
-    told = [
+    transports = [
         Transport(
             rank=rank, node=f"h{rank + 1}", source=source, network=network, interfaces=end,  # type: ignore[arg-type]
             connections=[Connections(kind="TCP", peers="inter", count=1)],
@@ -75,7 +75,7 @@ def _job(interface: str, gb_s: float, source: str = "sockets", network: str = "T
         for rank in (0, 1)
     ]  # fmt: skip
     pair = PairTime(a="h1", b="h2", bytes=1, a_to_b_gb_s=gb_s, b_to_a_gb_s=gb_s / 2)
-    return {"nodes": nodes, "measurements": replace(measured(nodes), transport=told, pairs=[pair])}
+    return {"nodes": nodes, "measurements": replace(measured(nodes), transport=transports, pairs=[pair])}
 
 
 @pytest.mark.parametrize(
@@ -92,8 +92,8 @@ def test_by_what_was_measured(interface: str, gb_s: float, state: State) -> None
 
 def test_nccl_over_sockets_is_told_its_own_variable() -> None:
     given = _job("mgmt0", 0.0014, "log", "Socket")
-    (found,) = _judged(**given, job=replace(GLOO, backend="nccl")).findings
-    assert found.remedies[0].commands == ["export NCCL_SOCKET_IFNAME='=eth0'"]
+    (finding,) = _judged(**given, job=replace(GLOO, backend="nccl")).findings
+    assert finding.remedies[0].commands == ["export NCCL_SOCKET_IFNAME='=eth0'"]
 
 
 def test_data_over_rdma_is_none_of_this() -> None:

@@ -29,13 +29,15 @@ def _judged(*nodes: Node) -> Verdict:
 
 
 def _bad(*nodes: Node) -> list[Finding]:
-    return [one for one in _judged(*nodes).findings if one.state.rank < State.OK.rank]
+    return [finding for finding in _judged(*nodes).findings if finding.state.rank < State.OK.rank]
 
 
 def test_the_node_whose_link_flaps_is_named() -> None:
-    found = _bad(_node("n1", 2), _node("n2", 61), _node("n3", 1))
-    assert [(one.state, one.where.node, one.where.device) for one in found] == [(State.WARN, "n2", "eth0")]
-    assert "61 times in 5 days, 1.5 on other nodes" in found[0].what
+    findings = _bad(_node("n1", 2), _node("n2", 61), _node("n3", 1))
+    assert [(finding.state, finding.where.node, finding.where.device) for finding in findings] == [
+        (State.WARN, "n2", "eth0")
+    ]
+    assert "61 times in 5 days, 1.5 on other nodes" in findings[0].what
 
 
 @pytest.mark.parametrize(
@@ -51,12 +53,12 @@ def test_a_few_times_are_no_flapping(nodes: list[Node]) -> None:
 
 
 def test_what_all_links_did_is_a_note() -> None:
-    found = _bad(_node("n1", 30), _node("n2", 34), _node("n3", 28))
-    assert {one.state for one in found} == {State.NOTE}
+    findings = _bad(_node("n1", 30), _node("n2", 34), _node("n3", 28))
+    assert {finding.state for finding in findings} == {State.NOTE}
 
 
 def test_so_is_a_node_without_others() -> None:
-    assert [one.state for one in _bad(_node("n1", 30))] == [State.NOTE]
+    assert [finding.state for finding in _bad(_node("n1", 30))] == [State.NOTE]
 
 
 def test_a_link_that_no_job_uses_is_not_judged() -> None:
@@ -73,25 +75,28 @@ def test_members_of_a_bond_carry_it() -> None:
         own = node(name, bond, nic("eth1", downs=1), nic("eth2", downs=downs))
         return replace(own, host=known(_node(name, 1).host))
 
-    assert [one.where.device for one in _bad(made("n1", 1), made("n2", 50))] == ["eth2"]
+    assert [finding.where.device for finding in _bad(made("n1", 1), made("n2", 50))] == ["eth2"]
 
 
 def test_the_interface_of_a_roce_rail_counts() -> None:
     sound = cluster(next(plan for plan in PLANS if plan.kind == "h200-roce"), 2, "site")
     last = sound.nodes[-1]
     network = known(last.network)
-    changed = [replace(one, downs=99) if one.name == "ens3np0" else one for one in known(network.interfaces)]
+    changed = [
+        replace(interface, downs=99) if interface.name == "ens3np0" else interface
+        for interface in known(network.interfaces)
+    ]
     flapping = replace(last, network=replace(network, interfaces=changed))
-    found = _bad(sound.nodes[0], flapping)
-    assert [(one.where.node, one.where.device) for one in found] == [(last.name, "ens3np0")]
+    findings = _bad(sound.nodes[0], flapping)
+    assert [(finding.where.node, finding.where.device) for finding in findings] == [(last.name, "ens3np0")]
 
 
 def test_many_times_since_nobody_knows_when_are_unknown() -> None:
     late = _node("n2", 61)
     late = replace(late, host=replace(known(late.host), uptime_s=_DENIED))
-    found = _judged(_node("n1", 2), late).findings
-    assert {one.where.node: one.state for one in found} == {"n1": State.OK, "n2": State.UNKNOWN}
-    assert "eth0 61 times" in next(one.what for one in found if one.state is State.UNKNOWN)
+    findings = _judged(_node("n1", 2), late).findings
+    assert {finding.where.node: finding.state for finding in findings} == {"n1": State.OK, "n2": State.UNKNOWN}
+    assert "eth0 61 times" in next(finding.what for finding in findings if finding.state is State.UNKNOWN)
 
 
 def test_few_times_are_few_however_long_it_ran() -> None:

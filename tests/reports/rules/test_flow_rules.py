@@ -109,7 +109,7 @@ def test_lost_packets(count: int, change: Change, expected: list[tuple[str, str 
 def test_what_a_busy_host_drops_itself_is_no_loss() -> None:
     nodes = hosts(3)
     given = measured(nodes, pairs("in", "h3", echoes=LOSS_THERE)).reach
-    busy = Measurements(reach=[replace(one, udp_overflows=20 * (one.node == "h3")) for one in given])
+    busy = Measurements(reach=[replace(reach, udp_overflows=20 * (reach.node == "h3")) for reach in given])
     assert verdict("NET009", *nodes, measurements=busy).state.value == "ok"
 
 

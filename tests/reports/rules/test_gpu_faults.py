@@ -11,11 +11,11 @@ from ncclcheck.probes.facts import (
     Fabric,
     Host,
     Job,
-    Link,
     Node,
     NvFabric,
     NvLinks,
     PciDevice,
+    PcieLink,
     Policy,
     RemappedRows,
     RetiredPages,
@@ -186,7 +186,7 @@ def test_a_board_that_shares_its_lanes_is_no_bad_slot() -> None:
 
     def working(port: int) -> Node:
         name, above = "0000:01:00.0", "0000:00:01.0"
-        slot = Link(gts=16.0, width=8, most_gts=16.0, most_width=16)
+        slot = PcieLink(gts=16.0, width=8, most_gts=16.0, most_width=16)
         fabric = Fabric(
             pci=[
                 PciDevice(name=name, kind="gpu", path=[above], link=slot),
@@ -212,7 +212,7 @@ def test_persistence_of_a_gpu_that_is_part_of_the_processor(kernel: str, state: 
     """A Jetson; a DGX Spark shares its memory with the CPU too, and is a server."""
     board: dict[str, Any] = {"persistence": False, "model": "NVIDIA Thor"}
     two = [gpu_node(name, card(**board)) for name in ("a", "b")]
-    two = [replace(one, host=Host(hostname=one.name, kernel=kernel)) for one in two]
+    two = [replace(node, host=Host(hostname=node.name, kernel=kernel)) for node in two]
     assert verdict("GPU024", *two, job=TWO).state.value == state
 
 
@@ -315,9 +315,11 @@ def test_xids(code: str, line: Xid, gpu: dict[str, Any], state: str) -> None:
 
 def test_a_reboot_that_the_driver_asks_for_is_the_fix() -> None:
     line = asks("GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")
-    found = verdict("GPU005", gpu_node("a", *four(last={"recovery": DENIED}), facts={"xids": [line]})).findings[0]
-    assert found.remedies[0].commands == ["reboot"]
-    assert "Node Reboot Required" in found.what
+    finding = verdict("GPU005", gpu_node("a", *four(last={"recovery": DENIED}), facts={"xids": [line]})).findings[
+        0
+    ]
+    assert finding.remedies[0].commands == ["reboot"]
+    assert "Node Reboot Required" in finding.what
 
 
 def test_a_kernel_log_that_may_not_be_read() -> None:
@@ -347,13 +349,13 @@ def test_gpus_that_were_given(env: dict[str, str], count: int, state: str) -> No
 
 
 def test_two_instances_of_one_gpu_are_two_entries() -> None:
-    one = gpu_node("a", card(mig=True), env={"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"})
-    assert verdict("GPU029", one).state.value == "ok"
+    node = gpu_node("a", card(mig=True), env={"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"})
+    assert verdict("GPU029", node).state.value == "ok"
 
 
 def test_slurm_counts_instances() -> None:
-    one = gpu_node("a", card(mig=True), env={"SLURM_GPUS_ON_NODE": "7"})
-    assert verdict("GPU029", one).state.value == "ok"
+    node = gpu_node("a", card(mig=True), env={"SLURM_GPUS_ON_NODE": "7"})
+    assert verdict("GPU029", node).state.value == "ok"
 
 
 def test_the_node_with_seven_gpus_is_named() -> None:
@@ -415,7 +417,7 @@ def test_the_network_joins_what_nvlink_does_not() -> None:
 
 def test_racks_with_unequal_numbers_of_nodes() -> None:
     uneven = [of_rack(name, domain="x") for name in "abc"] + [of_rack("d", domain="y")]
-    (said,) = [one for one in verdict("GPU031", *uneven).findings if one.state.value == "note"]
-    assert "1 and 3 now" in said.remedies[0].text
+    (finding,) = [one for one in verdict("GPU031", *uneven).findings if one.state.value == "note"]
+    assert "1 and 3 now" in finding.remedies[0].text
     even = [of_rack(name, domain="x") for name in "ab"] + [of_rack(name, domain="y") for name in "cd"]
     assert not [one.remedies for one in verdict("GPU031", *even).findings if one.remedies]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.facts import Cluster, Live, LiveConnection, LiveProcess, Measurements, Unseen, replace
+from ncclcheck.probes.facts import Cluster, Live, LiveConnection, LiveProcess, Measurements, UnseenProcess, replace
 from ncclcheck.reports.judgement import decision
 from ncclcheck.reports.judgement.findings import Finding, State
 from ncclcheck.reports.judgement.judge import judge
@@ -108,8 +108,8 @@ def test_how_a_cgroup_holds_a_rank_back_is_said() -> None:
 
 
 def test_what_the_kernel_killed_beside_the_others_is_told() -> None:
-    found = _findings(_live(_rank(0, oom_kills=1), _rank(2)))["HNG001"]
-    assert any("killed for want of memory" in one.value for one in found[0].evidence)
+    findings = _findings(_live(_rank(0, oom_kills=1), _rank(2)))["HNG001"]
+    assert any("killed for want of memory" in evidence.value for evidence in findings[0].evidence)
 
 
 def test_nobody_is_accused_of_waiting_while_a_job_starts() -> None:
@@ -147,7 +147,7 @@ def test_jobs_are_apart_and_ranks_elsewhere_are_not_missing() -> None:
 def test_a_process_that_two_hosts_show_is_one() -> None:
     views = [_live(_rank(0), _rank(1), _rank(2)), Live(host="b", seconds=6.0, processes=[_rank(1, moved=None)])]
     [job] = jobs(views)
-    assert [one.rank for one in job.ranks] == [0, 1, 2]
+    assert [rank.rank for rank in job.ranks] == [0, 1, 2]
     assert judged(job).kind == "silent"
 
 
@@ -163,7 +163,7 @@ def test_what_a_rank_waits_for_is_said() -> None:
         waits = {"was_wchan": wchan, "wchan": wchan, "asks": "10.0.0.9:80" if wchan == "wait_woken" else ""}
         live = _live(_rank(0), _rank(1, **waits), _rank(2))
         verdicts = judge(Cluster(command="hang", measurements=Measurements(live=[live])))
-        said += [one.what for verdict in verdicts if verdict.code == "HNG010" for one in verdict.findings]
+        said += [finding.what for verdict in verdicts if verdict.code == "HNG010" for finding in verdict.findings]
     assert "rank 1 waits for a child process while" in said[0]
     assert "rank 1 waits for an answer of 10.0.0.9:80 while" in said[1]
 
@@ -173,15 +173,15 @@ def test_a_lock_of_its_own_is_no_child() -> None:
     others = [LiveConnection(near="10.0.0.1:2", far="10.0.0.1:1", sent_s=9.05, received_s=9.05)]
     live = _live(_rank(0, connections=others), _rank(1, connections=[late]), _rank(2, connections=others))
     verdicts = judge(Cluster(command="hang", measurements=Measurements(live=[live])))
-    [found] = [one for verdict in verdicts if verdict.code == "HNG010" for one in verdict.findings]
-    assert "rank 1 waits outside their call (a lock" in found.what
-    nccl = [replace(one, libraries=["nccl"]) for one in live.processes]
+    [finding] = [one for verdict in verdicts if verdict.code == "HNG010" for one in verdict.findings]
+    assert "rank 1 waits outside their call (a lock" in finding.what
+    nccl = [replace(process, libraries=["nccl"]) for process in live.processes]
     assert _kind(*nccl) == "silent"  # whose proxies send ahead
 
 
 def test_a_helper_is_named_with_its_rank() -> None:
     [job] = jobs([_live(_rank(0), _rank(1), _rank(2), _rank(1, helper=True, was="T", state="T"))])
-    assert [(one.rank, one.helper) for one in judged(job).who] == [(1, True)]
+    assert [(process.rank, process.helper) for process in judged(job).who] == [(1, True)]
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_what_computes_beside_a_rank(
     beside = [_rank(n, helper=True, libraries=["torch"]) for n in (1, 2) if others_have]
     server = _rank(0, helper=True, libraries=["torch"], **_SPINS)
     [job] = jobs([_live(_rank(0), _rank(1, **rank_1), _rank(2), *beside, server)])
-    assert (judged(job).kind, [one.rank for one in judged(job).who]) == (kind, named)
+    assert (judged(job).kind, [process.rank for process in judged(job).who]) == (kind, named)
 
 
 def _outcome(live: Live) -> tuple[str, dict[str, State]]:
@@ -208,7 +208,7 @@ def _outcome(live: Live) -> tuple[str, dict[str, State]]:
 
 
 def test_what_is_not_seen_is_not_known() -> None:
-    hidden = Live(host="a", seconds=6.0, unseen=[Unseen(pid=1, command="python train.py", user=1005)])
+    hidden = Live(host="a", seconds=6.0, unseen=[UnseenProcess(pid=1, command="python train.py", user=1005)])
     for live in (hidden, Live(host="a", problem="ssh: no route"), _live()):
         assert _outcome(live) == ("incomplete", {**_outcome(live)[1], "HNG009": State.UNKNOWN})
 
@@ -272,7 +272,7 @@ def test_processes_whose_store_is_on_another_host_are_in_its_job() -> None:
     )
     strangers = _unranked("b", 11, 2, job="?", stores=["10.0.0.9:6379"])
     [job] = jobs([a, replace(b, processes=[*b.processes, strangers])])
-    assert (job.name, job.world, [one.rank for one in job.ranks]) == ("10.0.0.1:29500", 4, [0, 1, 2, 3])
+    assert (job.name, job.world, [rank.rank for rank in job.ranks]) == ("10.0.0.1:29500", 4, [0, 1, 2, 3])
     [finding] = _findings(a, b)["HNG002"]
     assert "process 7 (rank unknown) is stopped" in finding.what
     assert (finding.where.node, finding.where.rank) == ("b", None)
@@ -303,10 +303,12 @@ def test_the_holder_of_a_lock_is_named_and_not_those_that_wait_for_it() -> None:
         "holder": 100,
     }
     found = _findings(_live(_rank(0), _rank(1, **lock), _rank(2, **lock)))
-    [one] = found["HNG003"]
-    assert one.what == "rank 0 has locked the file /c.lock for which ranks 1-2 wait, and waits itself (pid 100)"
-    assert one.where.rank == 0
+    [finding] = found["HNG003"]
+    assert (
+        finding.what == "rank 0 has locked the file /c.lock for which ranks 1-2 wait, and waits itself (pid 100)"
+    )
+    assert finding.where.rank == 0
     lock["holder"] = 4711  # of no rank
     found = _findings(_live(_rank(0), _rank(1, **lock), _rank(2)))
-    [one] = found["HNG003"]
-    assert one.what.startswith("rank 1 waits for the file /c.lock, which process 4711 has locked")
+    [finding] = found["HNG003"]
+    assert finding.what.startswith("rank 1 waits for the file /c.lock, which process 4711 has locked")

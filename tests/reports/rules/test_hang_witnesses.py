@@ -51,13 +51,13 @@ def _ras(version: str, state: str, *, apart_s: float = 2.0, pid: int = 103) -> R
     look = ras_text.read(text)
 
     def here(ranks: list[RasRank]) -> list[RasRank]:
-        return [replace(one, host="10.77.0.11", pid=pid) for one in ranks]
+        return [replace(rank, host="10.77.0.11", pid=pid) for rank in ranks]
 
     troubled = [
         replace(
             comm,
-            launched=[replace(one, ranks=here(one.ranks)) for one in comm.launched],
-            statuses=[replace(one, ranks=here(one.ranks)) for one in comm.statuses],
+            launched=[replace(launched, ranks=here(launched.ranks)) for launched in comm.launched],
+            statuses=[replace(status, ranks=here(status.ranks)) for status in comm.statuses],
             missing=here(comm.missing),
         )
         for comm in look.troubled
@@ -68,13 +68,13 @@ def _ras(version: str, state: str, *, apart_s: float = 2.0, pid: int = 103) -> R
 
 def _record(made: Job, folder: Path, *, waited_s: float = 60.0, without: tuple[int, ...] = ()) -> JobRecord:
     flight = made.flight(folder, without=without)
-    times = {str(one.rank): BEGIN + int(waited_s * 1e9) for one in flight.dumps}
+    times = {str(dump.rank): BEGIN + int(waited_s * 1e9) for dump in flight.dumps}
     return JobRecord(job=_JOB, flight=flight, written_ns=times)
 
 
 def _found(live: Live, ras: Ras | None = None, record: JobRecord | None = None) -> dict[str, list[Finding]]:
-    told = Measurements(live=[live], ras=[ras] if ras else [], records=[record] if record else [])
-    verdicts = judge(Cluster(command="hang", measurements=told))
+    measurements = Measurements(live=[live], ras=[ras] if ras else [], records=[record] if record else [])
+    verdicts = judge(Cluster(command="hang", measurements=measurements))
     assert not [v.code for v in verdicts if v.code.startswith("RUN") and v.state is State.UNKNOWN]
     return {v.code: v.findings for v in verdicts if v.findings}
 
@@ -118,7 +118,7 @@ def test_who_left_is_named(version: str, status: str) -> None:
 def test_a_rank_that_ras_does_not_hear_and_that_is_there_is_not_accused() -> None:
     """2.24.3 named rank 0, which was alive."""
     found = _found(_job(_SILENT), _ras("2.24.3", "killed"))
-    assert {one.state for one in found["HNG021"]} == {State.NOTE}
+    assert {finding.state for finding in found["HNG021"]} == {State.NOTE}
 
 
 def test_a_stopped_rank_is_named_by_proc_alone() -> None:
@@ -163,7 +163,10 @@ def test_ranks_that_were_not_asked_are_not_accused(tmp_path: Path) -> None:
     """All entered the same call; the records of two of four are there, since only some are asked."""
     record = _record(flight_jobs.data_that_does_not_get_through(), tmp_path, without=(1, 2))
     assert not [
-        one for all_ in _found(_job(_SPINS), record=record).values() for one in all_ if one.state is State.FAIL
+        finding
+        for all_ in _found(_job(_SPINS), record=record).values()
+        for finding in all_
+        if finding.state is State.FAIL
     ]
 
 
@@ -175,9 +178,9 @@ def test_what_all_entered_and_does_not_end(tmp_path: Path) -> None:
 def test_both_witnesses_are_one_finding(tmp_path: Path) -> None:
     made = Job({"0": ("default_pg", [0, 1, 2, 3])}).call("0").call("0", ranks=[0, 1, 2], state="started")
     found = _found(_job(_SPINS), _ras("2.27.7", "skipped"), _record(made, tmp_path))
-    [one] = found["HNG021"]
-    assert one.where.rank == 3
-    assert any("RAS" in evidence.source for evidence in one.evidence)
+    [finding] = found["HNG021"]
+    assert finding.where.rank == 3
+    assert any("RAS" in evidence.source for evidence in finding.evidence)
 
 
 # --- GPUs, HCAs, what was not seen
@@ -199,8 +202,8 @@ def test_one_idle_gpu_names_its_rank(busy: tuple[int, ...], rank: int | None) ->
 
 def test_a_gpu_that_failed_is_named() -> None:
     gpus = [*_gpus(100, 100, 100), LiveGpu(index=3, xids=[79])]
-    [one] = _found(replace(_job(_SILENT), gpus=gpus))["HNG023"]
-    assert (one.state, one.where.device) == (State.FAIL, "GPU 3")
+    [finding] = _found(replace(_job(_SILENT), gpus=gpus))["HNG023"]
+    assert (finding.state, finding.where.device) == (State.FAIL, "GPU 3")
     found = _found(replace(_job(_SILENT), gpu_problem="NVML gave no answer in time: the driver may hang"))
     assert found["HNG023"][0].state is State.WARN
 
@@ -211,8 +214,8 @@ def test_an_hca_that_repeats_is_named_and_one_without_a_cable_is_not() -> None:
         LiveNic(name="mlx5_1:1", kind="HCA", state="1: DOWN", trouble={"symbol_error": 1}),
         LiveNic(name="eth0", received=9, trouble={"receive errors and drops": 2}),
     ]
-    found = _found(replace(_job(_SILENT), nics=nics))["HNG024"]
-    assert [one.where.device for one in found] == ["mlx5_0:1"]
+    findings = _found(replace(_job(_SILENT), nics=nics))["HNG024"]
+    assert [finding.where.device for finding in findings] == ["mlx5_0:1"]
 
 
 def test_what_was_not_seen_is_said_with_its_line() -> None:
@@ -220,9 +223,9 @@ def test_what_was_not_seen_is_said_with_its_line() -> None:
     live = replace(
         _job(_SPINS), not_had=[NotHad(job=_JOB, why="rank 1 wrote no dump in 8 s"), NotHad(job="b", why="x")]
     )
-    [one] = _found(live, ras)["HNG027"]
-    lines = [line for fix in one.remedies for line in fix.commands]
-    assert [evidence.value for evidence in one.evidence].count("rank 1 wrote no dump in 8 s") == 1
+    [finding] = _found(live, ras)["HNG027"]
+    lines = [line for fix in finding.remedies for line in fix.commands]
+    assert [evidence.value for evidence in finding.evidence].count("rank 1 wrote no dump in 8 s") == 1
     assert "ncclcheck hang --ras always" in lines
     assert any("TORCH_NCCL_DEBUG_INFO_PIPE_FILE" in line for line in lines)
 

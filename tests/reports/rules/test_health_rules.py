@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.facts import (
-    Answer,
     Cluster,
     Commit,
+    FileSystemAnswer,
     Health,
     Job,
     KernelEvent,
@@ -38,7 +38,7 @@ ABSENT = Unread("absent", "there is none")
 
 def verdict(code: str, nodes: list[Node]) -> Verdict:
     job = Job(launcher="slurm", nodes_asked=len(nodes), nodes_answered=len(nodes))
-    rule = [one for one in all_rules() if one.code == code]
+    rule = [rule for rule in all_rules() if rule.code == code]
     return judge(Cluster(nodes=nodes, job=job), rule)[0]
 
 
@@ -68,7 +68,8 @@ def plan(kind: str) -> Plan:
         ("HST063", {"waiting": [Waiting(name="x", pid=7, seconds=2.0, user="u", wchan="__refrigerator")]}, "ok"),
         ("HST063", {"waiting": [], "kernel": [KernelEvent(name="hung task", times=1, line="", hours=0.1)]}, "ok"),
         ("HST063", {"waiting": DENIED}, "unknown"),
-        ("STO060", {"answers": [Answer(name="/d", kind="nfs4", source="f:/d", error="ESTALE: stale")]}, "warn"),
+        ("STO060", {"answers": [FileSystemAnswer(name="/d", kind="nfs4", source="f:/d", error="ESTALE: stale")]},
+         "warn"),
         ("STO060", {"answers": []}, "ok"),
         ("STO060", {"answers": DENIED}, "unknown"),
         ("STO061", {"disks": [Mount(point="/", kind="ext4", source="/dev/a", options=["ro", "rw"])]}, "ok"),
@@ -128,7 +129,9 @@ def test_leaf_switches(cabling: list[list[str]], state: str, named: int | None) 
     found = verdict("RDM060", [_with_leaves(node, *names) for node, names in zip(nodes, cabling, strict=True)])
     assert found.state.value == state
     if named is not None and state == "warn":
-        assert [one.where.node for one in found.findings if one.state.value == "warn"] == [nodes[named].name]
+        assert [finding.where.node for finding in found.findings if finding.state.value == "warn"] == [
+            nodes[named].name
+        ]
 
 
 def test_leaf_switches_that_nobody_may_ask() -> None:
@@ -142,7 +145,7 @@ def test_cards_that_are_set_alike(max_read: Any, state: str) -> None:
     nodes = []
     for node in cluster(plan("dgx-h100"), 2).nodes:
         fabric = known(node.fabric)
-        devices = [replace(one, max_read=max_read, extended_tags=True) for one in known(fabric.pci)]
+        devices = [replace(device, max_read=max_read, extended_tags=True) for device in known(fabric.pci)]
         nodes.append(replace(node, fabric=replace(fabric, pci=devices)))
     assert verdict("FAB060", nodes).state.value == state
 
@@ -226,9 +229,9 @@ def test_acs_by_iommu_groups(groups: tuple[int, int], state: str) -> None:
     node = cluster(plan("coreweave-h100"), 1).nodes[0]
     fabric = known(node.fabric)
     devices = [
-        replace(one, iommu_group=groups[0] + 100 * int(known(one.path)[0][5:7], 16) if one.kind == "gpu"
-                else groups[1] + 100 * int(known(one.path)[0][5:7], 16)) if known(one.path) else one
-        for one in known(fabric.pci)
+        replace(device, iommu_group=groups[0] + 100 * int(known(device.path)[0][5:7], 16) if device.kind == "gpu"
+                else groups[1] + 100 * int(known(device.path)[0][5:7], 16)) if known(device.path) else device
+        for device in known(fabric.pci)
     ]  # fmt: skip
     changed = replace(node, fabric=replace(fabric, pci=devices))
     assert verdict("FAB001", [changed]).state.value == state

@@ -123,9 +123,9 @@ def test_an_own_name_that_waits_for_mute_servers(
     sources = Resolver(name="a", seconds=5.0, files=files, servers=servers, order=order)
     slow = node("a", host=host(own_name=LATE, own_sources=sources), env=env)
     fine = node("b", host=host(own_name=Resolution(name="b", addresses=["10.1.0.2"])))
-    (found,) = [one for one in verdict("HST005", slow, fine).findings if one.where.node == "a"]
-    assert found.state.value == state
-    assert says in found.what
+    (finding,) = [one for one in verdict("HST005", slow, fine).findings if one.where.node == "a"]
+    assert finding.state.value == state
+    assert says in finding.what
     assert verdict("RUN004", slow, fine).state.value == ("unknown" if state == "unknown" else "ok")
 
 
@@ -150,8 +150,8 @@ def test_cores(usable: float, env: dict[str, str], gpus: int, state: str) -> Non
 def test_where_hosts_are_not_read_from_files_the_fix_lets_them_be(order: str, helps: bool) -> None:
     sources = Resolver(name="a", seconds=0.0, order=order)
     own = host(own_name=Resolution(name="a", addresses=[]), own_sources=sources)
-    (found,) = verdict("HST005", node("a", nic("eth0", "10.1.0.1/24"), host=own)).findings
-    commands = [line for fix in found.remedies for line in fix.commands]
+    (finding,) = verdict("HST005", node("a", nic("eth0", "10.1.0.1/24"), host=own)).findings
+    commands = [line for fix in finding.remedies for line in fix.commands]
     assert any("nsswitch.conf" in line for line in commands) is helps
     assert any("10.1.0.1 a" in line for line in commands)
 

@@ -39,9 +39,9 @@ def test_for_how_long_a_filter_knows_a_connection(changes: dict[str, Any], state
     found = verdict("NET020", one, _with("b", "10.1.0.2/24", filters=[]), job=_TWO)
     assert found.state.value == state
     if state in ("fail", "warn"):
-        (told,) = found.findings
-        assert told.where.node == "a"
-        lines = [line for fix in told.remedies for line in fix.commands]
+        (finding,) = found.findings
+        assert finding.where.node == "a"
+        lines = [line for fix in finding.remedies for line in fix.commands]
         assert lines[0].startswith("sysctl -w net.netfilter.nf_conntrack_tcp_timeout_established=")
         assert "nft insert rule inet f i ip saddr 10.1.0.0/24 accept" in lines
 

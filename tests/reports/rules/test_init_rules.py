@@ -54,11 +54,11 @@ def _file(code: str, lead: dict[str, Any], other: dict[str, Any]) -> Verdict:
 
 
 def _commands(found: Verdict) -> str:
-    return "\n".join(line for one in found.findings for fix in one.remedies for line in fix.commands)
+    return "\n".join(line for finding in found.findings for fix in finding.remedies for line in fix.commands)
 
 
 def _said(found: Verdict) -> str:
-    return "\n".join(one.what for one in found.findings)
+    return "\n".join(finding.what for finding in found.findings)
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,10 @@ def test_a_node_that_does_not_reach_the_port(outcome: str) -> None:
 
 def test_a_node_is_at_fault_only_where_another_one_reaches_the_port() -> None:
     """`preflight` goes on without a node that is at fault."""
-    assert [one.owner for one in _tcp("INI003", {}, {"connect": "timed_out"}).findings] == ["site"]
+    assert [finding.owner for finding in _tcp("INI003", {}, {"connect": "timed_out"}).findings] == ["site"]
     third = InitSeen(node="c", tcp=TcpInit(host="10.1.0.1", port=23456, addresses=["10.1.0.1"], connect="ok"))
     found = _tcp("INI003", {}, {"connect": "timed_out"}, more=third)
-    assert [(one.where.node, one.owner) for one in found.findings] == [("b", "node")]
+    assert [(finding.where.node, finding.owner) for finding in found.findings] == [("b", "node")]
 
 
 def test_a_closed_way_is_not_told_beside_its_own_cause() -> None:
@@ -219,7 +219,7 @@ def test_what_is_no_file(kind: str) -> None:
 
 def test_folders_that_are_not_one() -> None:
     found = _file("INI005", {"sees": ["a"], "missing": ["b"]}, {"sees": ["b"], "missing": ["a"]})
-    assert [one.state.value for one in found.findings] == ["fail"]
+    assert [finding.state.value for finding in found.findings] == ["fail"]
     assert "a does not see in /shared what b has made there" in _said(found)
 
 
@@ -263,7 +263,7 @@ def test_what_spawn_pickles(given: dict[str, Any], state: str) -> None:
         job=Job(start="spawn", ranks=4, nodes_answered=2),
         measurements=Measurements(pickled=[Pickled(what="dataset", seconds=1.0, **given)]),
     )
-    assert [one.state.value for one in found.findings] == [state]
+    assert [finding.state.value for finding in found.findings] == [state]
 
 
 @pytest.mark.parametrize(
@@ -274,6 +274,6 @@ def test_what_spawn_pickles(given: dict[str, Any], state: str) -> None:
 def test_what_is_said_of_pickles(size: int, seconds: float, words: str, refused: bool) -> None:
     pickled = [Pickled(what="dataset", bytes=size, seconds=seconds)]
     job = Job(start="spawn", ranks=4, nodes_answered=2)
-    found = verdict("INI008", *NODES, job=job, measurements=Measurements(pickled=pickled)).findings[0]
-    assert words in found.what
-    assert ("refuse more than 4 GiB" in found.why) is refused
+    finding = verdict("INI008", *NODES, job=job, measurements=Measurements(pickled=pickled)).findings[0]
+    assert words in finding.what
+    assert ("refuse more than 4 GiB" in finding.why) is refused

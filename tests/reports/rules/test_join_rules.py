@@ -151,7 +151,7 @@ def test_a_variable_left_over_beside_a_typed_endpoint_is_a_note() -> None:
     nodes = [_node("a", "10.1.0.1"), _node("b", "10.1.0.2", MASTER_ADDR="gpu-old-17", at=[])]
     meeting = replace(_meeting("10.1.0.1:29400"), outcome="open", node_rank=0)
     found = _joined(*nodes, code="RUN006", meeting=meeting)
-    assert [one.state.value for one in found.findings] == ["note"]
+    assert [finding.state.value for finding in found.findings] == ["note"]
     assert "MASTER_ADDR is set on b and not used" in found.findings[0].what
 
 
@@ -208,19 +208,19 @@ def test_one_rank_twice() -> None:
 def test_a_second_node_rank_0() -> None:
     words = "node rank 0 came twice: a and b (10.1.0.2)"
     meeting = replace(_meeting(), outcome="turned_away", detail=words, addresses=["10.1.0.1"])
-    [found] = _joined(_node("b", "10.1.0.2"), code="RUN008", meeting=meeting).findings
-    assert (found.state.value, found.where.node) == ("fail", "b")
-    assert "another machine is that already" in found.what
-    assert any("--node-rank 1" in line for one in found.remedies for line in one.commands)
+    [finding] = _joined(_node("b", "10.1.0.2"), code="RUN008", meeting=meeting).findings
+    assert (finding.state.value, finding.where.node) == ("fail", "b")
+    assert "another machine is that already" in finding.what
+    assert any("--node-rank 1" in line for remedy in finding.remedies for line in remedy.commands)
     assert _joined(_node("b", "10.1.0.2"), code="RUN007", meeting=meeting).state.value != "fail"
 
 
 def test_one_node_twice() -> None:
     """A pod whose successor has begun; no rank is missing then."""
     arrivals = [_arrival("joined", 1, "b"), _arrival("same rank", 1, "b")]
-    [found] = _joined(_node("a", "10.1.0.1"), code="RUN008", meeting=_meeting(arrivals=arrivals)).findings
-    assert found.what == "two processes of b came as node rank 1; the second was rejected"
-    assert "missing" not in found.why
+    [finding] = _joined(_node("a", "10.1.0.1"), code="RUN008", meeting=_meeting(arrivals=arrivals)).findings
+    assert finding.what == "two processes of b came as node rank 1; the second was rejected"
+    assert "missing" not in finding.why
 
 
 @pytest.mark.parametrize("outcome", ["other command", "other protocol", "late"])

@@ -18,29 +18,29 @@ def _far(*names: str, ms: float = 24.0, **more: Any) -> Change:
 
 
 def test_a_node_that_is_far_away_is_named_once_and_its_slow_bursts_follow() -> None:
-    (found,) = judged("NET018", hosts(3), _far("h3", bursts=[FAR])).findings
-    assert (found.state.value, found.where.node) == ("fail", "h3")
-    assert "24 ms at best, between other nodes 0.08 ms (median): latency" in found.what
+    (finding,) = judged("NET018", hosts(3), _far("h3", bursts=[FAR])).findings
+    assert (finding.state.value, finding.where.node) == ("fail", "h3")
+    assert "24 ms at best, between other nodes 0.08 ms (median): latency" in finding.what
     assert codes_told(hosts(3), _far("h3", bursts=[FAR])) == {("NET018", "fail", "h3")}
 
 
 def test_of_two_nodes_neither_is_named() -> None:
-    (found,) = judged("NET018", hosts(2), _far("h2")).findings
-    assert (found.state.value, found.where.node, found.where.peer) == ("fail", "h1", "h2")
+    (finding,) = judged("NET018", hosts(2), _far("h2")).findings
+    assert (finding.state.value, finding.where.node, finding.where.peer) == ("fail", "h1", "h2")
 
 
 def test_one_far_pair_is_a_link() -> None:
     def change(a: str, b: str) -> dict[str, Any]:
         return {"rtt_us": 24_000.0} if {a, b} == {"h1", "h2"} else {}
 
-    (found,) = judged("NET018", hosts(4), change).findings
-    assert (found.state.value, found.where.node, found.where.peer) == ("warn", "h1", "h2")
+    (finding,) = judged("NET018", hosts(4), change).findings
+    assert (finding.state.value, finding.where.node, finding.where.peer) == ("warn", "h1", "h2")
 
 
 def _busy(count: int, change: Change) -> Measurements:
     """The same where 12 threads could run for each core."""
     of_all = measured(hosts(count), change)
-    return replace(of_all, reach=[replace(one, running=12.0) for one in of_all.reach])
+    return replace(of_all, reach=[replace(reach, running=12.0) for reach in of_all.reach])
 
 
 @pytest.mark.parametrize(
@@ -58,8 +58,8 @@ def test_without_cores_one_pair_is_no_distance(
         far = {a, b} == {*names} if len(names) > 1 else names[0] in (a, b)
         return {"rtt_us": ms * 1000} if far else {}
 
-    found = judged("NET018", hosts(count), measurements=_busy(count, change))
-    assert [one for one in told(found) if one[0] != "ok"] == expected
+    verdict = judged("NET018", hosts(count), measurements=_busy(count, change))
+    assert [one for one in told(verdict) if one[0] != "ok"] == expected
 
 
 def test_without_cores_what_varies_between_pairs_is_no_distance() -> None:
@@ -76,7 +76,7 @@ def test_without_cores_a_slow_burst_is_a_note(running: float, state: str) -> Non
         Burst(bytes=size, seconds=0.15, segments=900, retransmits=0) for size in (96_000_000, 34_000_000)
     )
     of_all = measured(hosts(3), lambda _, b: {"bursts": [slow if b == "h1" else fast]})
-    of_all = replace(of_all, reach=[replace(one, running=running) for one in of_all.reach])
+    of_all = replace(of_all, reach=[replace(reach, running=running) for reach in of_all.reach])
     assert [one[0] for one in told(judged("NET008", hosts(3), measurements=of_all)) if one[0] != "ok"] == [state]
 
 
@@ -87,7 +87,7 @@ def _filled(ms_back: float, gbit: float) -> NodeReach:
         ms = ms_back if a == "h3" else 24.0
         return {"rtt_us": ms * 1000, "bursts": [FAR]} if "h3" in (a, b) else {}
 
-    told_of = {one.node: one for one in measured(hosts(3), change).reach}
+    told_of = {reach.node: reach for reach in measured(hosts(3), change).reach}
     sent = Counters(packets=9, errors=0, drops=0, bytes_out=int(gbit * 1e9 / 8), seconds=1.0)
     return replace(told_of["h3"], beside=sent)
 
@@ -106,8 +106,10 @@ def test_a_queue_of_other_traffic_is_a_full_link_and_no_distance(ms_back: float,
     assert (far.state.value == "fail") == (code == "NET018")
     if code == "NET008":
         slow = judged("NET008", hosts(3), measurements=told_of)
-        assert {(one.state.value, one.where.node) for one in slow.findings} == {("fail", "h3")}
-        assert all("sends 0.29 Gb/s over eth0 for others than this job" in one.what for one in slow.findings)
+        assert {(finding.state.value, finding.where.node) for finding in slow.findings} == {("fail", "h3")}
+        assert all(
+            "sends 0.29 Gb/s over eth0 for others than this job" in finding.what for finding in slow.findings
+        )
 
 
 @pytest.mark.parametrize(

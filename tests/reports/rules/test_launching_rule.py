@@ -216,21 +216,21 @@ _SHARED = [
 
 @pytest.mark.parametrize(("detail", "what", "command"), _CASES)
 def test_known_words(detail: str, what: str, command: str) -> None:
-    found = run001(f"a line before\n{detail}\nand one after")
-    assert what in found.what
-    mends = [line for remedy in found.remedies for line in (remedy.text, *remedy.commands)]
+    finding = run001(f"a line before\n{detail}\nand one after")
+    assert what in finding.what
+    mends = [line for remedy in finding.remedies for line in (remedy.text, *remedy.commands)]
     assert any(part in line for line in mends for part in (command, command.replace("ssh true", "ssh h3 true")))
-    assert found.evidence[0].value in detail
+    assert finding.evidence[0].value in detail
 
 
 @pytest.mark.parametrize(("detail", "what", "command"), _SHARED)
 def test_words_of_a_whole_step(detail: str, what: str, command: str) -> None:
-    found = run001(f"a line before\n{detail}\nand one after", last_step="start torchrun")
-    assert what in found.what
-    assert found.what.endswith("(h3)")
-    assert found.where.node is None
-    assert any(command in line for one in found.remedies for line in (one.text, *one.commands))
-    assert found.evidence[0].value in detail
+    finding = run001(f"a line before\n{detail}\nand one after", last_step="start torchrun")
+    assert what in finding.what
+    assert finding.what.endswith("(h3)")
+    assert finding.where.node is None
+    assert any(command in line for remedy in finding.remedies for line in (remedy.text, *remedy.commands))
+    assert finding.evidence[0].value in detail
 
 
 @pytest.mark.parametrize(
@@ -242,9 +242,9 @@ def test_words_of_a_whole_step(detail: str, what: str, command: str) -> None:
     ],
 )
 def test_words_of_srun_that_nobody_knows_stand_in_the_heading(detail: str, said: str) -> None:
-    found = run001(detail)
-    assert found.what.startswith(f"srun starts nothing: {said}")
-    assert "srun -v --overlap -w h3 true" in found.remedies[1].commands
+    finding = run001(detail)
+    assert finding.what.startswith(f"srun starts nothing: {said}")
+    assert "srun -v --overlap -w h3 true" in finding.remedies[1].commands
 
 
 @pytest.mark.parametrize(
@@ -262,14 +262,14 @@ def test_a_connection_that_breaks_in_mid_run_is_no_refused_login(detail: str) ->
 
 
 def test_other_words_are_told_as_they_are() -> None:
-    found = run001("Traceback: ConnectionRefusedError: Connection refused")
-    assert found.what.startswith("it never answered")
-    assert "Connection refused" in found.evidence[1].value
+    finding = run001("Traceback: ConnectionRefusedError: Connection refused")
+    assert finding.what.startswith("it never answered")
+    assert "Connection refused" in finding.evidence[1].value
 
 
 def test_names_in_commands_are_quoted() -> None:
-    found = run001("ssh: connect to host x port 22: Connection timed out", node="$(id) {x}")
-    assert found.remedies[0].commands[0] == "ping -c 3 '$(id) {x}'"
+    finding = run001("ssh: connect to host x port 22: Connection timed out", node="$(id) {x}")
+    assert finding.remedies[0].commands[0] == "ping -c 3 '$(id) {x}'"
 
 
 def test_a_deadline_that_came_too_early_is_blamed_and_no_node() -> None:
@@ -307,16 +307,16 @@ def test_an_account_that_one_host_alone_refuses() -> None:
     silent = Silence(node="h3", last_step="", since_s=3.0, detail=_OFFERED)
     job = Job(launcher="ssh", nodes_asked=3, nodes_answered=2, missing=["h3"])
     cluster = Cluster(command="env", nodes=[Node(name="h1"), Node(name="h2")], job=job, run=Run(silent=[silent]))
-    (found,) = judge(cluster, [rule for rule in all_rules() if rule.code == "RUN001"])[0].findings
-    assert found.what.startswith(
+    (finding,) = judge(cluster, [rule for rule in all_rules() if rule.code == "RUN001"])[0].findings
+    assert finding.what.startswith(
         "its sshd refuses root (permission denied), and h[1-2] did not: its authorized_keys"
     )
-    assert "StrictModes" in found.what
-    first = found.remedies[0]
+    assert "StrictModes" in finding.what
+    first = finding.remedies[0]
     assert first.who == "admin"
     assert any("chmod go-w ~root ~root/.ssh" in line for line in first.commands)
     assert any("AllowUsers[[:space:]].*)$/\\1 root/I'" in line for line in first.commands)
-    assert any("ssh-copy-id h3" in line for fix in found.remedies for line in fix.commands)
+    assert any("ssh-copy-id h3" in line for fix in finding.remedies for line in fix.commands)
 
 
 def test_where_all_refuse_the_key_is_to_blame_first() -> None:

@@ -24,10 +24,12 @@ _GLOO = Job(nodes_asked=3, backend_asked="gloo")
 @pytest.mark.parametrize("name", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"])
 def test_the_variable_is_the_cause_and_stands_in_the_heading(name: str) -> None:
     found = verdict("NET003", _node(1), _node(2, **{name: "mgmt0"}), _node(3), job=_GLOO)
-    (told,) = found.findings
-    assert told.where.node == "h2"
-    assert told.what.startswith(f"{name}=mgmt0, which h[1,3] do not have, chooses mgmt0 (10.2.0.2) in 10.2.0.0/24")
-    assert [line for fix in told.remedies for line in fix.commands] == [f"unset {name}   # on h2"]
+    (finding,) = found.findings
+    assert finding.where.node == "h2"
+    assert finding.what.startswith(
+        f"{name}=mgmt0, which h[1,3] do not have, chooses mgmt0 (10.2.0.2) in 10.2.0.0/24"
+    )
+    assert [line for fix in finding.remedies for line in fix.commands] == [f"unset {name}   # on h2"]
 
 
 def test_where_nobody_reaches_it_there_the_variable_is_the_failure() -> None:
@@ -36,9 +38,9 @@ def test_where_nobody_reaches_it_there_the_variable_is_the_failure() -> None:
     for connect, state in ((DROPPED, "fail"), (Connect(outcome="ok"), "warn")):
         measurements = measured(nodes, pairs("in", "h2", connect=connect))
         found = verdict("NET003", *nodes, job=_GLOO, measurements=measurements)
-        (told,) = [one for one in found.findings if one.state.value != "ok"]
-        assert told.state.value == state
-        assert told.what.startswith("GLOO_SOCKET_IFNAME=mgmt0, which h[1,3] do not have")
+        (finding,) = [one for one in found.findings if one.state.value != "ok"]
+        assert finding.state.value == state
+        assert finding.what.startswith("GLOO_SOCKET_IFNAME=mgmt0, which h[1,3] do not have")
 
 
 @pytest.mark.parametrize(
@@ -50,5 +52,5 @@ def test_where_nobody_reaches_it_there_the_variable_is_the_failure() -> None:
     ],
 )
 def test_it_is_not_named_where_others_have_it_or_it_leads_nowhere_else(nodes: list[Any]) -> None:
-    told = verdict("NET003", *nodes, job=_GLOO).findings
-    assert not any("not have, chooses" in one.what for one in told)
+    findings = verdict("NET003", *nodes, job=_GLOO).findings
+    assert not any("not have, chooses" in finding.what for finding in findings)

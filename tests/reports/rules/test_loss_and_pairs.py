@@ -67,9 +67,9 @@ def test_lost_packets_are_the_cause_of_a_slow_way(count: int, speeds: Speeds) ->
     bad = _bad(cluster)
     assert list(bad) == ["NET009", "BEN004"]
     assert bad["NET009"].state is State.FAIL
-    (found,) = bad["BEN004"].findings
-    assert (found.where.node, found.where.peer) == ("h1", "h2")
-    assert "because of NET009" in found.what
+    (finding,) = bad["BEN004"].findings
+    assert (finding.where.node, finding.where.peer) == ("h1", "h2")
+    assert "because of NET009" in finding.what
     (culprit,) = culprits(cluster)
     assert (culprit.kind, culprit.names, culprit.explains) == ("link", ["h1", "h2"], ["NET009", "BEN004"])
 
@@ -86,7 +86,7 @@ def test_a_way_that_was_slow_once_makes_no_failure_of_loss() -> None:
 def test_a_node_that_is_slow_with_all_is_named_beside_another_lossy_way() -> None:
     slow = {("h5", name): 0.2 for name in ("h1", "h2", "h3", "h4")}
     bad = _bad(_cluster(5, {**slow, ("h1", "h2"): 0.02}, _lossy("h1", "h2")))
-    assert {one.where.node for one in bad["BEN004"].findings} == {"h1", "h5"}
+    assert {finding.where.node for finding in bad["BEN004"].findings} == {"h1", "h5"}
 
 
 def test_without_loss_the_pairs_speak_for_themselves() -> None:
@@ -120,8 +120,8 @@ def test_without_cores_only_far_slower_is_named(slow: float, waited: float, code
     measured = Measurements(pairs=times)
     job = Job(nodes_asked=4, backend="gloo", ranks=4)
     found = verdict("BEN004", *nodes, command="bench", job=job, measurements=measured)
-    told = [one for one in found.findings if one.state.value != "ok"]
-    assert [one.state.value for one in told] == codes
-    assert all(one.where.node == "c" for one in told)
+    findings = [finding for finding in found.findings if finding.state.value != "ok"]
+    assert [finding.state.value for finding in findings] == codes
+    assert all(finding.where.node == "c" for finding in findings)
     cluster = Cluster(command="bench", nodes=nodes, job=job, measurements=measured)
-    assert [one.where[0].node for one in culprits(cluster)] == (["c"] if "fail" in codes else [])
+    assert [culprit.where[0].node for culprit in culprits(cluster)] == (["c"] if "fail" in codes else [])

@@ -267,9 +267,9 @@ def test_a_blank_behind_a_name_is_seen_in_the_evidence_and_taken_off_in_the_fix(
 
 @pytest.mark.parametrize(("value", "blocks"), [("DETAIL", True), ("detail", True), ("INFO", False)])
 def test_no_job_is_started_where_detail_on_one_node_would_hang_it(value: str, blocks: bool) -> None:
-    (found,) = verdict("NCC005", node("a1"), node("a2", {"TORCH_DISTRIBUTED_DEBUG": value})).findings
-    assert found.blocks_job is blocks
-    assert found.state is (State.FAIL if blocks else State.NOTE)
+    (finding,) = verdict("NCC005", node("a1"), node("a2", {"TORCH_DISTRIBUTED_DEBUG": value})).findings
+    assert finding.blocks_job is blocks
+    assert finding.state is (State.FAIL if blocks else State.NOTE)
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_gloo_on_an_interface_without_a_carrier() -> None:
         network = Network(interfaces=[interface("ib0", "10.1.0.2", running=running)])
         return node(name, env={"GLOO_SOCKET_IFNAME": "ib0"}, network=network)
 
-    found = verdict("NCC007", made("a", True), made("b", False)).findings
-    assert {one.where.node: one.state for one in found} == {"a": State.OK, "b": State.FAIL}
-    assert any("ib0 has no carrier" in one.what for one in found)
+    findings = verdict("NCC007", made("a", True), made("b", False)).findings
+    assert {finding.where.node: finding.state for finding in findings} == {"a": State.OK, "b": State.FAIL}
+    assert any("ib0 has no carrier" in finding.what for finding in findings)
     assert verdict("NCC007", made("a", False)).state is State.OK

@@ -108,10 +108,10 @@ def test_a_bridge_with_the_address_of_a_peer_is_told_and_no_firewall_accused() -
     nodes = hosts(3)
     nodes[1] = node("h2", LO, nic("eth0", "10.1.0.2/24"), docker)
     assert codes_told(nodes, _on("h2", "h3", **CUT)) == {("NET010", "fail", "h2")}
-    found = judged("NET010", nodes).findings[0]
-    assert (found.where.device, found.where.peer) == ("docker0", "h3")
-    assert "docker0 of h2 has 10.1.0.3, the address of eth0 of h3" in found.what
-    assert "ip addr del 10.1.0.3/32 dev docker0" in found.remedies[0].commands
+    finding = judged("NET010", nodes).findings[0]
+    assert (finding.where.device, finding.where.peer) == ("docker0", "h3")
+    assert "docker0 of h2 has 10.1.0.3, the address of eth0 of h3" in finding.what
+    assert "ip addr del 10.1.0.3/32 dev docker0" in finding.remedies[0].commands
 
 
 def test_one_bridge_that_all_nodes_chose_is_one_finding() -> None:
@@ -141,10 +141,10 @@ def _wide(position: int) -> list[Any]:
 def test_a_prefix_that_is_too_wide_is_the_cause_where_packets_are_lost(position: int) -> None:
     name = f"h{position}"
     assert codes_told(_wide(position), _on(name, "h2", **CUT)) == {("NET003", "fail", name)}
-    found = judged("NET003", _wide(position), _on(name, "h2", **CUT)).findings[0]
-    assert "prefix length /8 on a wire where 10.1.0.0/24" in found.what
-    assert "it takes h2 for a neighbour" in found.what
-    assert f"ip addr add 10.1.0.{position}/24 dev eth0 && ip addr del" in found.remedies[0].commands[-1]
+    finding = judged("NET003", _wide(position), _on(name, "h2", **CUT)).findings[0]
+    assert "prefix length /8 on a wire where 10.1.0.0/24" in finding.what
+    assert "it takes h2 for a neighbour" in finding.what
+    assert f"ip addr add 10.1.0.{position}/24 dev eth0 && ip addr del" in finding.remedies[0].commands[-1]
 
 
 def test_a_prefix_that_is_too_wide_is_a_warning_where_all_find_each_other() -> None:
@@ -169,7 +169,7 @@ def test_the_second_address_tells_which_of_two_nodes_is_off() -> None:
     assert told(found) == [("fail", "h2")]
     assert "eth0 has 10.6.0.2/24 first" in found.findings[0].what
     assert "its second address, 10.1.0.2, is in 10.1.0.0/24 (h1)" in found.findings[0].what
-    commands = [line for one in found.findings[0].remedies for line in one.commands]
+    commands = [line for remedy in found.findings[0].remedies for line in remedy.commands]
     assert "ip addr del 10.6.0.2/24 dev eth0 && ip addr add 10.6.0.2/24 dev eth0" in commands
     assert not [line for line in commands if "IFNAME" in line]
 
@@ -191,7 +191,7 @@ def test_the_endpoint_decides_between_two_nodes_and_else_nobody_is_blamed(
     found = verdict("NET003", *pair, job=job)
     assert told(found) == [("fail", blamed)]
     assert "where the endpoint is" in found.findings[0].what if endpoint else "nothing" in found.findings[0].what
-    assert not [line for one in found.findings[0].remedies for line in one.commands if "IFNAME" in line]
+    assert not [line for remedy in found.findings[0].remedies for line in remedy.commands if "IFNAME" in line]
 
 
 # Routes of a join
@@ -397,7 +397,7 @@ def test_a_detour_to_node_rank_0_is_certain_where_the_kernel_was_seen_to_take_it
     found = verdict("RUN010", one, job=Job(launcher="join", nodes_asked=2, meeting=met))
     assert found.state.value == state
     said = "10.1.0.1 goes by mgmt0: eth0 is in 10.1.0.0/24, but the kernel's route is 10.1.0.0/25 dev mgmt0"
-    assert said in [one.value for one in found.findings[0].evidence]
+    assert said in [evidence.value for evidence in found.findings[0].evidence]
     if state == "fail":
         assert "by mgmt0, not by eth0, in whose subnet it is: its route 10.1.0.0/25 dev mgmt0" in str(found)
         assert "ip route del 10.1.0.0/25 dev mgmt0" in found.findings[0].remedies[0].commands
@@ -437,7 +437,9 @@ def test_two_nodes_with_one_mac_address_are_told() -> None:
 @pytest.mark.parametrize("kind", ["bridge", "macvlan", "ipoib", "tunnel"])
 def test_kinds_of_interface_that_may_have_one_mac_everywhere(kind: Any) -> None:
     nodes = [nic("eth0", f"10.1.0.{i}/24", mac=MACS["h1"], kind=kind) for i in (1, 2)]
-    assert verdict("NET010", *[node(f"h{i}", LO, one) for i, one in enumerate(nodes)]).state is State.OK
+    assert (
+        verdict("NET010", *[node(f"h{i}", LO, interface) for i, interface in enumerate(nodes)]).state is State.OK
+    )
 
 
 def test_one_mac_is_fine_where_the_nodes_reach_each_other_or_no_frame_passes_between_them() -> None:
@@ -461,9 +463,9 @@ def _entries(*wrong: str, permanent: bool = False) -> Change:
 def test_a_permanent_entry_with_another_mac_is_the_cause_on_its_node() -> None:
     change = _entries("02:00:00:00:00:99", permanent=True)
     assert codes_told(_with_macs(), change) == {("NET006", "fail", "h1")}
-    found = judged("NET006", _with_macs(), change).findings[0]
-    assert "h1 has a permanent neighbour entry that sends 10.1.0.2 (h2) to" in found.what
-    assert "ip neigh del 10.1.0.2 dev eth0" in found.remedies[0].commands
+    finding = judged("NET006", _with_macs(), change).findings[0]
+    assert "h1 has a permanent neighbour entry that sends 10.1.0.2 (h2) to" in finding.what
+    assert "ip neigh del 10.1.0.2 dev eth0" in finding.remedies[0].commands
 
 
 @pytest.mark.parametrize(
@@ -471,9 +473,11 @@ def test_a_permanent_entry_with_another_mac_is_the_cause_on_its_node() -> None:
 )
 def test_another_machine_that_answers_for_an_address_is_told(mac: str, whose: str) -> None:
     assert codes_told(_with_macs(), _entries(mac)) == {("NET006", "fail", "h2")}
-    found = judged("NET006", _with_macs(), _entries(mac)).findings[0]
-    assert f"another machine answers for 10.1.0.2, the address of h2: h1 found the MAC address {mac}" in found.what
-    assert whose in found.what
+    finding = judged("NET006", _with_macs(), _entries(mac)).findings[0]
+    assert (
+        f"another machine answers for 10.1.0.2, the address of h2: h1 found the MAC address {mac}" in finding.what
+    )
+    assert whose in finding.what
 
 
 def test_entries_explain_nothing_where_all_is_well_or_the_wire_shows_no_true_mac() -> None:
@@ -520,10 +524,10 @@ def _six(*bad: tuple[str, str], outcome: Any = "timed_out") -> Change:
     """Each node's own name resolves to IPv6 first; connections to it fail in some pairs."""
 
     def change(a: str, b: str) -> dict[str, Any]:
-        one = (
+        connect = (
             Connect(outcome=outcome) if (a, b) in bad else Connect(outcome="refused", detail="Connection refused")
         )
-        return {"by_name": ByName(address=f"2001:db8::{b[1:]}", connect=one)}
+        return {"by_name": ByName(address=f"2001:db8::{b[1:]}", connect=connect)}
 
     return change
 
@@ -540,7 +544,7 @@ def test_an_address_of_gloo_that_nobody_reaches_is_told_though_another_one_passe
 
 def test_two_nodes_are_one_finding() -> None:
     found = judged("NET006", hosts(2), _six(("h1", "h2"), ("h2", "h1")))
-    assert [one.where.peer for one in found.findings if one.state is State.FAIL] == ["h1"]
+    assert [finding.where.peer for finding in found.findings if finding.state is State.FAIL] == ["h1"]
 
 
 def test_a_job_that_does_not_use_gloo_is_not_told_of_its_address() -> None:
@@ -551,7 +555,9 @@ def test_a_job_that_does_not_use_gloo_is_not_told_of_its_address() -> None:
 
 def test_an_address_that_does_not_pass_either_way_is_one_cause() -> None:
     both = lambda a, b: {**_six((a, b))(a, b), **CUT}  # noqa: E731
-    assert len([one for one in judged("NET006", hosts(2), both).findings if one.state is State.FAIL]) == 1
+    assert (
+        len([finding for finding in judged("NET006", hosts(2), both).findings if finding.state is State.FAIL]) == 1
+    )
 
 
 # A link that is down, or comes and goes
@@ -579,9 +585,9 @@ def test_a_link_that_is_down_is_named_and_nobody_is_sent_elsewhere(state: dict[s
     nodes, job = _left_with_mgmt(**state), Job(nodes_asked=3, backend="gloo")
     watched = Interruptions(node="h3", seconds=60.0, links=[LinkEvents(name="eth0", downs=downs)])
     ran = Measurements(interruptions=[watched] if downs else [])
-    (found,) = verdict("NET003", *nodes, job=job, measurements=ran).findings
-    assert (found.where.node, found.where.device, found.state) == ("h3", "eth0", State.FAIL)
-    assert ("lost its link 4 times" in found.what) is bool(downs)
+    (finding,) = verdict("NET003", *nodes, job=job, measurements=ran).findings
+    assert (finding.where.node, finding.where.device, finding.state) == ("h3", "eth0", State.FAIL)
+    assert ("lost its link 4 times" in finding.what) is bool(downs)
     assert not verdict("NET005", *nodes, job=job, measurements=ran).findings
     for code in ("NET001", "NET002", "NET003", "NET005", "NET010", "NET013"):
         for one in verdict(code, *nodes, job=job, measurements=ran).findings:

@@ -168,17 +168,18 @@ def test_a_name_that_alone_leads_to_the_network_of_management_is_told() -> None:
     assert "export GLOO_SOCKET_IFNAME=eth0" in found.findings[0].remedies[0].commands
     assert verdict("NET005", sound[0], odd, job=Job(nodes_asked=2, backend="gloo")).state.value == "ok"
     set_ = _named("c", 3, "192.168.5.3", GLOO_SOCKET_IFNAME="eth0")
-    assert not [one for one in verdict("NET005", *sound, set_, job=Job(nodes_asked=3, backend="gloo")).findings
-                if "of all other nodes" in one.what]  # fmt: skip
+    judged = verdict("NET005", *sound, set_, job=Job(nodes_asked=3, backend="gloo"))
+    assert not [finding for finding in judged.findings
+                if "of all other nodes" in finding.what]  # fmt: skip
 
 
 def test_a_setting_that_names_a_bridge_of_every_host_is_the_cause() -> None:
     docker = nic("docker0", "172.17.0.1/16", kind="bridge")
     nodes = [node(name, LO, nic("eth0", f"10.1.0.{i}/24"), docker, env={"NCCL_SOCKET_IFNAME": "docker0"},
                   own=f"10.1.0.{i}") for i, name in enumerate("abc", 1)]  # fmt: skip
-    (found,) = verdict("NET010", *nodes, job=Job(nodes_asked=3, backend="gloo")).findings
-    assert "docker0 is a bridge that every host has for itself" in found.what
-    assert "NCCL_SOCKET_IFNAME=docker0 sends the job there" in found.what
+    (finding,) = verdict("NET010", *nodes, job=Job(nodes_asked=3, backend="gloo")).findings
+    assert "docker0 is a bridge that every host has for itself" in finding.what
+    assert "NCCL_SOCKET_IFNAME=docker0 sends the job there" in finding.what
     assert not [
         one
         for one in verdict("NET005", *nodes, job=Job(nodes_asked=3, backend="gloo")).findings
@@ -286,8 +287,8 @@ def test_loopback(interfaces: list[Interface], state: str) -> None:
     ],
 )
 def test_a_loopback_that_is_up_gets_its_address_and_not_a_link(lo: Interface, line: str) -> None:
-    (found,) = verdict("NET012", node("a", lo)).findings
-    assert found.remedies[0].commands[0] == line
+    (finding,) = verdict("NET012", node("a", lo)).findings
+    assert finding.remedies[0].commands[0] == line
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from ncclcheck.probes.facts import (
     Hop,
     Job,
     JobEnd,
+    KernelRoute,
     Knock,
     Look,
     Measurements,
@@ -29,7 +30,6 @@ from ncclcheck.probes.facts import (
     Stack,
     System,
     Volley,
-    Way,
     replace,
 )
 from ncclcheck.reports.judgement.findings import Finding, State
@@ -46,7 +46,7 @@ def _of(a: str, b: str, **facts: Any) -> Change:
 
 def _by_table_100(**more: Any) -> Change:
     hop = Hop(interface="mgmt0", address="10.1.0.1", state="reachable")
-    way = Way(address="10.1.0.1", kind="unicast", destination="0.0.0.0/0", table="100", hops=[hop])
+    way = KernelRoute(address="10.1.0.1", kind="unicast", destination="0.0.0.0/0", table="100", hops=[hop])
     return _of("h2", "h1", **{"interface": "mgmt0", "way": way, **more})
 
 
@@ -68,7 +68,7 @@ def test_a_way_by_a_policy_rule_is_a_detour_though_all_connections_pass() -> Non
 
 def test_a_rule_that_leads_to_the_chosen_device_is_none() -> None:
     hop = Hop(interface="eth0", address="10.1.0.1", state="reachable")
-    way = Way(address="10.1.0.1", kind="unicast", destination="10.1.0.0/24", table="100", hops=[hop])
+    way = KernelRoute(address="10.1.0.1", kind="unicast", destination="10.1.0.0/24", table="100", hops=[hop])
     assert judged("NET003", hosts(3), _of("h2", "h1", way=way)).state is State.OK
 
 
@@ -90,8 +90,8 @@ def _tunnelled(h2_to_h3: float = 0.01) -> tuple[Measurements, list[Node]]:
     pairs = [PairTime(a=a, b=b, bytes=2**20, a_to_b_gb_s=r, b_to_a_gb_s=2.0, latency_us=100.0)
              for (a, b), r in rates.items()]  # fmt: skip
     measurements = measured(nodes, _through_a_tunnel)
-    for one in measurements.reach:
-        one.peers[:] = [replace(peer, bursts=[]) if peer.interface == "vx0" else peer for peer in one.peers]
+    for reach in measurements.reach:
+        reach.peers[:] = [replace(peer, bursts=[]) if peer.interface == "vx0" else peer for peer in reach.peers]
     return replace(measurements, pairs=pairs), nodes
 
 
@@ -114,7 +114,9 @@ def test_a_card_that_asks_for_no_mac_address_is_named() -> None:
         if "h2" not in (a, b):
             return {}
         hop = Hop(interface="eth0", address="10.1.0.1", state="noarp")
-        way = Way(address="10.1.0.1", kind="unicast", source="10.1.0.2", destination="10.1.0.0/24", hops=[hop])
+        way = KernelRoute(
+            address="10.1.0.1", kind="unicast", source="10.1.0.2", destination="10.1.0.0/24", hops=[hop]
+        )
         return {**CUT, **({"way": way} if a == "h2" else {})}
 
     found = judged("NET006", hosts(3), without_arp)
@@ -150,7 +152,7 @@ def test_a_route_that_was_removed_in_mid_run_is_named_by_the_kernel_that_lost_it
     unreachable = Connect(outcome="unreachable", detail="Network is unreachable", kept="route")
 
     def lost(a: str, b: str) -> dict[str, Any]:
-        way = Way(address=f"10.1.0.{b[1]}", error="Network is unreachable")
+        way = KernelRoute(address=f"10.1.0.{b[1]}", error="Network is unreachable")
         own = {"connect": unreachable, "way": way} if a == "h2" else {}
         return {**CUT, **own} if "h2" in (a, b) else {}
 
@@ -183,7 +185,7 @@ def test_a_short_queue_of_listeners_explains_late_connections() -> None:
     nodes = hosts(3)
     nodes[1] = replace(nodes[1], system=System(somaxconn=1))
     found = judged("NET006", nodes, _late)
-    (late,) = [one for one in found.findings if one.state is State.WARN]
+    (late,) = [finding for finding in found.findings if finding.state is State.WARN]
     assert "net.core.somaxconn = 1" in late.what
     assert late.remedies[0].commands == ["sysctl -w net.core.somaxconn=4096   # on h2"]
 
@@ -195,7 +197,7 @@ def test_an_own_limit_explains_late_connections_and_is_passed_by() -> None:
     assert isinstance(nodes[1].network, Network)
     nodes[1] = replace(nodes[1], network=replace(nodes[1].network, filters=[chain]), system=System(somaxconn=4096))
     found = judged("NET006", nodes, _late)
-    (late,) = [one for one in found.findings if one.state is State.WARN]
+    (late,) = [finding for finding in found.findings if finding.state is State.WARN]
     assert "a rule of its own packet filter limits new connections" in late.what
     assert late.remedies[0].commands == ["nft insert rule inet sf i ip saddr 10.1.0.0/24 accept"]
 
@@ -206,9 +208,11 @@ def test_thousands_of_rules_explain_a_slow_node(passed: int, accused: bool) -> N
     nodes = hosts(3)
     assert isinstance(nodes[1].network, Network)
     nodes[1] = replace(nodes[1], network=replace(nodes[1].network, filters=[chain]))
-    found = judged("NET008", nodes, lambda a, b: {"bursts": [SLOW]} if "h2" in (a, b) else {}).findings
-    assert {one.where.node for one in found} == {"h2"}
-    assert all(("compares each packet with at least 60,000 rules" in one.what) == accused for one in found)
+    findings = judged("NET008", nodes, lambda a, b: {"bursts": [SLOW]} if "h2" in (a, b) else {}).findings
+    assert {finding.where.node for finding in findings} == {"h2"}
+    assert all(
+        ("compares each packet with at least 60,000 rules" in finding.what) == accused for finding in findings
+    )
 
 
 @pytest.mark.parametrize(("own", "accused"), [("refused", True), ("ok", False)])
@@ -221,28 +225,30 @@ def test_a_preloaded_library_that_alone_refuses_all_connections_is_named_and_no_
     change = pairs("out", "h3", connect=refused)
     of_h3 = replace(measured(nodes, change).reach[2], own=Connect(outcome=own))
     tried = measured(nodes, change, h3=of_h3)
-    found = [one for one in judged("NET006", nodes, measurements=tried).findings if one.state is State.FAIL]
+    findings = [
+        finding for finding in judged("NET006", nodes, measurements=tried).findings if finding.state is State.FAIL
+    ]
     alike = [replace(one, stack=Stack(executable="/usr/bin/python3", python="3.11.7")) for one in nodes]
     assert judged("VER013", alike, measurements=tried).state is (State.OK if accused else State.WARN)
-    assert {one.where.node for one in found} == {"h3"}
-    assert found[0].what.startswith("LD_PRELOAD=/opt/libproxychains.so.4, which no other node has") == accused
+    assert {finding.where.node for finding in findings} == {"h3"}
+    assert findings[0].what.startswith("LD_PRELOAD=/opt/libproxychains.so.4, which no other node has") == accused
     if accused:
-        assert [remedy.commands[0] for remedy in found[0].remedies] == ["unset LD_PRELOAD   # on h3"]
-        assert len(found) == 1
+        assert [remedy.commands[0] for remedy in findings[0].remedies] == ["unset LD_PRELOAD   # on h3"]
+        assert len(findings) == 1
 
 
 @pytest.mark.parametrize(("network", "accused"), [("10.1.0.12/24", True), ("10.2.0.2/24", False)])
 def test_two_cards_in_one_subnet_explain_that_nobody_comes_in(network: str, accused: bool) -> None:
     nodes = hosts(3)
     nodes[1] = node("h2", LO, nic("eth0", "10.1.0.2/24"), nic("eth1", network))
-    (found,) = judged("NET006", nodes, pairs("in", "h2", connect=DROPPED)).findings
-    assert (found.state.value, found.where.node) == ("fail", "h2")
-    assert ("rp_filter=1" in found.what) == accused
+    (finding,) = judged("NET006", nodes, pairs("in", "h2", connect=DROPPED)).findings
+    assert (finding.state.value, finding.where.node) == ("fail", "h2")
+    assert ("rp_filter=1" in finding.what) == accused
     nodes[1] = node("h2", LO, nic("eth0", "10.1.0.2/24", rp_filter=1), nic("eth1", network))
     (read,) = judged("NET006", nodes, pairs("in", "h2", connect=DROPPED)).findings
     assert ("(rp_filter is 1) drops" in read.what) == accused
-    assert accused == any(one.source == "rp_filter of eth0 on h2" for one in read.evidence)
-    assert accused == any("net.ipv4.conf.all.rp_filter=2" in str(one.commands) for one in found.remedies)
+    assert accused == any(evidence.source == "rp_filter of eth0 on h2" for evidence in read.evidence)
+    assert accused == any("net.ipv4.conf.all.rp_filter=2" in str(remedy.commands) for remedy in finding.remedies)
 
 
 # Ends without a word
@@ -268,9 +274,9 @@ def test_a_torchrun_that_alone_ended_without_a_word_is_the_cause() -> None:
 def _silent(detail: str, *dialled: Dialled) -> Finding:
     silence = Silence(node="h2", via="ssh", exit=255, detail=detail, since_s=1.0, last_step="")
     run = Run(silent=[silence], dialled=list(dialled))
-    nodes = [one for one in hosts(3) if one.name != "h2"]
-    (found,) = verdict("RUN001", *nodes, job=Job(nodes_asked=3, launcher="ssh"), run=run).findings
-    return found
+    nodes = [host for host in hosts(3) if host.name != "h2"]
+    (finding,) = verdict("RUN001", *nodes, job=Job(nodes_asked=3, launcher="ssh"), run=run).findings
+    return finding
 
 
 def _lost_in_mid_run(port: Any, *, by_job: bool = True) -> Finding:
@@ -282,17 +288,17 @@ def _lost_in_mid_run(port: Any, *, by_job: bool = True) -> Finding:
     nodes = [node(f"h{i}", LO, nic("eth0", f"10.1.0.{i}/24"), nic("mgmt0", f"10.9.0.{i}/24")) for i in (1, 2, 3)]
     to = Dialled(node="h2", host="10.9.0.2", addresses=["10.9.0.2"], port=2222, port_now=port)
     run = Run(silent=[silence], dialled=[to], started_job=True)
-    (found,) = verdict("RUN001", *nodes, job=Job(nodes_asked=3, launcher="ssh"), run=run).findings
-    return found
+    (finding,) = verdict("RUN001", *nodes, job=Job(nodes_asked=3, launcher="ssh"), run=run).findings
+    return finding
 
 
 def test_a_lost_network_of_ssh_is_told_from_a_lost_node() -> None:
-    found = _lost_in_mid_run("no answer")
-    assert found.what.startswith(
+    finding = _lost_in_mid_run("no answer")
+    assert finding.what.startswith(
         "the network by which ssh goes to it is lost (10.9.0.2, its mgmt0: no answer at port"
     )
-    assert "it still answers on the job's network (10.1.0.2)" in found.what
-    assert any("ssh -o HostName=10.1.0.2" in line for one in found.remedies for line in one.commands)
+    assert "it still answers on the job's network (10.1.0.2)" in finding.what
+    assert any("ssh -o HostName=10.1.0.2" in line for remedy in finding.remedies for line in remedy.commands)
 
 
 def test_a_machine_that_stands_still_is_told_from_a_lost_network() -> None:
@@ -321,15 +327,15 @@ def test_what_ssh_says_of_its_own_settings_is_the_cause(said: str, words: str) -
 
 def test_options_of_ssh_for_one_host_alone_are_named() -> None:
     own = Dialled(node="h2", host="h2", own=["ciphers 3des-cbc"])
-    found = _silent("Unable to negotiate with 10.1.0.2 port 22: no matching cipher found.", own,
+    finding = _silent("Unable to negotiate with 10.1.0.2 port 22: no matching cipher found.", own,
                     Dialled(node="h1", host="h1"))  # fmt: skip
-    assert found.what.startswith("ssh's own settings lead it with ciphers 3des-cbc")
+    assert finding.what.startswith("ssh's own settings lead it with ciphers 3des-cbc")
 
 
 def test_a_program_of_proxycommand_that_is_not_there_is_named() -> None:
     own = Dialled(node="h2", host="h2", by="ProxyCommand corkscrew, which is not installed here")
-    found = _silent("kex_exchange_identification: Connection closed by remote host", own)
-    assert "corkscrew, which is not installed here: it ended before any sshd had answered" in found.what
+    finding = _silent("kex_exchange_identification: Connection closed by remote host", own)
+    assert "corkscrew, which is not installed here: it ended before any sshd had answered" in finding.what
 
 
 # torchrun's variables
@@ -358,8 +364,11 @@ def _narrow(nodes: list[Node], *, on_one_wire: bool) -> Measurements:
     def change(a: str, b: str) -> dict[str, Any]:
         address = f"10.1.0.{11 * int(b[1])}"
         hop = Hop(interface="eth0", address=address, state="reachable" if on_one_wire else "failed")
-        asks = Way(address=address, kind="unicast", destination="10.1.0.0/24", hops=[hop])
-        return {**CUT, "way": Way(address=address, error="Network is unreachable") if a in narrow else asks}
+        asks = KernelRoute(address=address, kind="unicast", destination="10.1.0.0/24", hops=[hop])
+        return {
+            **CUT,
+            "way": KernelRoute(address=address, error="Network is unreachable") if a in narrow else asks,
+        }
 
     return measured(nodes, change)
 
@@ -375,7 +384,7 @@ def test_the_narrow_prefix_is_wrong_where_its_machine_answers_on_the_wire(
     job = Job(nodes_asked=len(nodes), meeting=meeting)
     found = judged("NET003", nodes, job=job, measurements=_narrow(nodes, on_one_wire=True))
     assert told(found) == [("fail", name) for name in wrong]
-    lines = [line for one in found.findings for remedy in one.remedies for line in remedy.commands]
+    lines = [line for finding in found.findings for remedy in finding.remedies for line in remedy.commands]
     assert [line for line in lines if "addr add" in line] == [
         f"ip addr add {at}/24 dev eth0 && ip addr del {at}/28 dev eth0   # on {name}"
         for name in wrong
@@ -387,12 +396,14 @@ def test_no_prefix_is_changed_where_nobody_answers_on_the_wire() -> None:
     nodes = _prefixes(28, 24)
     found = judged("NET003", nodes, measurements=_narrow(nodes, on_one_wire=False))
     assert found.state is State.FAIL
-    assert not [line for one in found.findings for r in one.remedies for line in r.commands if "addr add" in line]
+    assert not [
+        line for finding in found.findings for r in finding.remedies for line in r.commands if "addr add" in line
+    ]
 
 
 def test_the_one_filter_that_can_stop_it_stands_in_the_heading() -> None:
     chain = Filter(family="inet", table="fw", chain="i", hook="input", does=["drop"])
     nodes, measurements = _after(lambda a, b: CUT if "h2" in (a, b) else {}, [chain])
     unfiltered = [replace(one, network=replace(one.network, filters=[])) for one in nodes]
-    (found,) = judged("NET006", unfiltered, measurements=measurements).findings
-    assert "nothing passes: h2's own packet filter can stop it (chain inet fw i (hook input)" in found.what
+    (finding,) = judged("NET006", unfiltered, measurements=measurements).findings
+    assert "nothing passes: h2's own packet filter can stop it (chain inet fw i (hook input)" in finding.what

@@ -43,8 +43,8 @@ def _to_h2(**facts: Any) -> Change:
 
 
 def _bad(code: str, nodes: list[Node], change: Change, **more: Any) -> Finding:
-    (found,) = [one for one in judged(code, nodes, change, **more).findings if one.state is not State.OK]
-    return found
+    (finding,) = [one for one in judged(code, nodes, change, **more).findings if one.state is not State.OK]
+    return finding
 
 
 def _waiting(count: int) -> Run:
@@ -76,8 +76,8 @@ def test_a_limit_that_refuses_is_a_warning_and_after_a_job_in_vain_the_failure()
 def test_no_groups_are_tried_where_a_limit_explains_the_job(volley: Volley, searched: bool) -> None:
     nodes = hosts(3)
     job = Job(nodes_asked=3, ranks=3, backend="gloo")
-    one = Cluster(nodes=nodes, measurements=measured(nodes, _to_h2(volley=volley)), job=job, run=_waiting(3))
-    assert whole_has_failed(one) is searched
+    cluster = Cluster(nodes=nodes, measurements=measured(nodes, _to_h2(volley=volley)), job=job, run=_waiting(3))
+    assert whole_has_failed(cluster) is searched
 
 
 @pytest.mark.parametrize(
@@ -89,15 +89,15 @@ def test_no_groups_are_tried_where_a_limit_explains_the_job(volley: Volley, sear
 )
 def test_a_translation_stands_in_the_heading(hook: str, does: str, words: str, end: str) -> None:
     nodes = _filtered(f"oifname eth0 {does}", hook, does, partly=False)
-    found = _bad("NET006", nodes, lambda a, _: {"connect": DROPPED} if a == "h2" else {})
-    assert words in found.what
-    assert f"nft insert rule ip t c ip {end} 10.1.0.0/24 accept" in found.remedies[1].commands
+    finding = _bad("NET006", nodes, lambda a, _: {"connect": DROPPED} if a == "h2" else {})
+    assert words in finding.what
+    assert f"nft insert rule ip t c ip {end} 10.1.0.0/24 accept" in finding.remedies[1].commands
 
 
 def test_a_translation_for_containers_has_no_part_in_it() -> None:
     nodes = _filtered("ip saddr 172.17.0.0/16 masquerade", "postrouting", "masquerade", partly=False)
-    found = _bad("NET006", nodes, lambda a, _: {"connect": DROPPED} if a == "h2" else {})
-    assert "SNAT" not in found.what
+    finding = _bad("NET006", nodes, lambda a, _: {"connect": DROPPED} if a == "h2" else {})
+    assert "SNAT" not in finding.what
 
 
 def test_an_address_of_an_own_interface_that_a_rule_writes_is_no_detour() -> None:
@@ -106,9 +106,9 @@ def test_an_address_of_an_own_interface_that_a_rule_writes_is_no_detour() -> Non
     assert isinstance(two.network, Network)
     assert isinstance(nodes[1].network, Network)
     nodes[1] = replace(two, network=replace(two.network, filters=nodes[1].network.filters))
-    found = _bad("NET006", nodes, lambda a, _: {"seen_as": "10.9.0.2"} if a == "h2" else {})
-    assert "h2 itself writes another sender on it (NAT)" in found.what
-    assert found.where.device == "eth0"
+    finding = _bad("NET006", nodes, lambda a, _: {"seen_as": "10.9.0.2"} if a == "h2" else {})
+    assert "h2 itself writes another sender on it (NAT)" in finding.what
+    assert finding.where.device == "eth0"
 
 
 PART = "h2 itself stops a part of what it takes in by a rule of its own packet filter (chain ip t c (hook input)"
@@ -123,19 +123,19 @@ PART = "h2 itself stops a part of what it takes in by a rule of its own packet f
     ],
 )
 def test_a_rule_that_stops_a_part_is_the_cause(code: str, rule: str, facts: dict[str, Any]) -> None:
-    found = _bad(code, _filtered(rule), _to_h2(**facts))
-    assert PART in found.what
-    assert found.where.node == "h2"
-    assert found.remedies[0].commands == ["nft insert rule ip t c ip saddr 10.1.0.0/24 accept"]
+    finding = _bad(code, _filtered(rule), _to_h2(**facts))
+    assert PART in finding.what
+    assert finding.where.node == "h2"
+    assert finding.remedies[0].commands == ["nft insert rule ip t c ip saddr 10.1.0.0/24 accept"]
     other = _bad(code, _filtered(f"& syn {rule}"), _to_h2(**facts))
     assert PART not in other.what
 
 
 def test_a_stream_that_dies_beside_small_packets_that_pass_accuses_no_cable() -> None:
-    found = _bad("NET008", hosts(3), _to_h2(bursts=[STALLED]))
-    assert "connections to h2 open, and then carry next to nothing" in found.what
-    assert "a filter that counts bytes or packets" in found.what
-    assert not [line for fix in found.remedies for line in fix.commands if "ethtool" in line]
+    finding = _bad("NET008", hosts(3), _to_h2(bursts=[STALLED]))
+    assert "connections to h2 open, and then carry next to nothing" in finding.what
+    assert "a filter that counts bytes or packets" in finding.what
+    assert not [line for fix in finding.remedies for line in fix.commands if "ethtool" in line]
     own = _bad("NET008", _filtered("iifname eth0 drop", partly=False), _to_h2(bursts=[STALLED]))
     assert "h2's own packet filter can do that (chain ip t c (hook input): iifname eth0 drop)" in own.what
 
@@ -152,14 +152,14 @@ def test_an_interface_without_an_address_is_the_cause_and_no_missing_route() -> 
         )
         for i in (1, 2, 3)
     ]
-    found = verdict("NET003", *nodes, job=Job(nodes_asked=3, backend="gloo")).findings
-    (one,) = [each for each in found if each.state is not State.OK]
-    assert "eth0 has no address of IPv4, so the job would use mgmt0" in one.what
-    assert not [line for fix in one.remedies for line in fix.commands if "ip route" in line]
+    findings = verdict("NET003", *nodes, job=Job(nodes_asked=3, backend="gloo")).findings
+    (finding,) = [each for each in findings if each.state is not State.OK]
+    assert "eth0 has no address of IPv4, so the job would use mgmt0" in finding.what
+    assert not [line for fix in finding.remedies for line in fix.commands if "ip route" in line]
 
 
 def test_refused_is_the_outcome_that_a_redirect_has() -> None:
     nodes = _filtered("tcp dport 1024-65535 redirect", "prerouting", "redirect", partly=False)
     refused = Connect(outcome="refused", detail="Connection refused")
-    found = _bad("NET006", nodes, _to_h2(connect=refused))
-    assert "h2's own packet filter leads it to a port of its own by REDIRECT" in found.what
+    finding = _bad("NET006", nodes, _to_h2(connect=refused))
+    assert "h2's own packet filter leads it to a port of its own by REDIRECT" in finding.what

@@ -43,10 +43,10 @@ def _cluster(stalled: float, elsewhere: float = 0.1, continued: int = 0, **had: 
     ],
 )
 def test_who_pauses_it(facts: dict[str, Any], words: str) -> None:
-    found = own_limits(_cluster(4.0, **facts), "b")
-    assert found is not None
-    assert words in found.words
-    assert found.fix
+    exhausted = own_limits(_cluster(4.0, **facts), "b")
+    assert exhausted is not None
+    assert words in exhausted.words
+    assert exhausted.fix
 
 
 @pytest.mark.parametrize(("stalled", "elsewhere"), [(1.0, 0.1), (0.5, 0.0), (4.0, 3.0)])

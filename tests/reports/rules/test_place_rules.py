@@ -24,8 +24,8 @@ from ncclcheck.probes.facts import (
     Place,
     PortRange,
     Room,
+    RuntimeSign,
     SharedMemory,
-    Sign,
     Space,
     Stack,
     Storage,
@@ -50,7 +50,7 @@ def boxed(
     name: str = "a", *cards: Interface, runtime: Any = "docker", net: bool | Unread = False, **facts: Any
 ) -> Node:
     """A container; facts of Container by their names."""
-    signs = [Sign(name=runtime, source="/.dockerenv")] if runtime else []
+    signs = [RuntimeSign(name=runtime, source="/.dockerenv")] if runtime else []
     given = {"runtimes": signs, "namespaces": [Namespace(name="net", host=net)], **facts}
     return node(name, LO, *cards, container=Container(**given))
 
@@ -331,7 +331,7 @@ def on(mounts: dict[str, Mount | Unread], **facts: Any) -> list[Node]:
     return [replace(stored(name, mount=mount), **facts) for name, mount in mounts.items()]
 
 
-POD = Container(runtimes=[Sign(name="kubernetes", source="/var/run/secrets/kubernetes.io")])
+POD = Container(runtimes=[RuntimeSign(name="kubernetes", source="/var/run/secrets/kubernetes.io")])
 OTHER_NFS = replace(NFS, source="filer2:/home")
 PRIVATE: dict[str, str | Unread] = {"a": "", "b": "", "c": ""}
 ONE_OUT: dict[str, str | Unread] = {"a": "b", "b": "a", "c": ""}
@@ -367,7 +367,7 @@ def test_one_directory(
 
 
 def test_a_directory_that_may_not_be_written_is_no_fault() -> None:
-    reach = [replace(one, marks=NO_RIGHT) for one in marks(PRIVATE).reach]
+    reach = [replace(reach, marks=NO_RIGHT) for reach in marks(PRIVATE).reach]
     nodes = on({"a": NFS, "b": NFS, "c": DISK})
     said = verdict("STO006", *nodes, measurements=Measurements(reach=reach))
     assert told_by(said) == [("unknown", "a"), ("unknown", "b"), ("unknown", "c")]
@@ -383,8 +383,8 @@ def test_who_may_not_write_still_sees_the_files_of_others() -> None:
 
 def _at(paths: dict[str, str], **facts: Any) -> list[Finding]:
     """Nodes of their own local disks, with these working directories."""
-    reach = [replace(one, marks=replace(one.marks, path=paths[one.node]))
-             for one in marks(dict.fromkeys(paths, "")).reach]  # fmt: skip
+    reach = [replace(reach, marks=replace(reach.marks, path=paths[reach.node]))
+             for reach in marks(dict.fromkeys(paths, "")).reach]  # fmt: skip
     nodes = on(dict.fromkeys(paths, DISK), **facts)
     return verdict("STO006", *nodes, measurements=Measurements(reach=reach)).findings
 
@@ -402,14 +402,14 @@ def test_containers_are_no_reason_where_the_paths_differ() -> None:
 
 def test_a_deleted_directory_is_not_looked_for() -> None:
     gone = Unread("absent", "the working directory was deleted")
-    reach = [replace(one, marks=gone) for one in marks({"a": ""}).reach]
+    reach = [replace(reach, marks=gone) for reach in marks({"a": ""}).reach]
     said = verdict("STO006", *on({"a": DISK, "b": DISK}), measurements=Measurements(reach=reach))
     assert (said.state.value, said.reason) == ("skipped", "its ground failed: STO007")
 
 
 def test_who_may_not_write_is_told_so() -> None:
     refused = Unread("denied", "no file can be made in /r: Permission denied")
-    reach = [replace(one, marks=replace(NO_RIGHT, written_s=refused)) for one in marks(PRIVATE).reach]
+    reach = [replace(reach, marks=replace(NO_RIGHT, written_s=refused)) for reach in marks(PRIVATE).reach]
     said = verdict("STO006", *on({"a": NFS, "b": NFS, "c": NFS}), measurements=Measurements(reach=reach))
     assert said.findings[0].remedies[0].who == "you"
     assert "your user may write" in said.findings[0].remedies[0].text
@@ -426,7 +426,7 @@ def test_what_files_prove_is_not_said_twice() -> None:
 def test_the_other_path_is_named() -> None:
     """ssh and srun start in / where the working directory does not exist."""
     measured = marks(ONE_OUT).reach
-    home = [replace(one, marks=replace(one.marks, path="/home/kim/run7")) for one in measured[:2]]
+    home = [replace(reach, marks=replace(reach.marks, path="/home/kim/run7")) for reach in measured[:2]]
     root = replace(measured[2], marks=replace(measured[2].marks, path="/"))
     nodes = on({"a": NFS, "b": NFS, "c": DISK})
     said = verdict("STO006", *nodes, measurements=Measurements(reach=[*home, root]))
@@ -442,9 +442,9 @@ def test_a_read_only_tmp_is_not_a_small_one_and_its_fix_names_another_folder() -
     storage = Storage(places=[place], flock=OK, fcntl=OK)
     one = node("a", host=Host(tmp=Space(size=free, free=free, path="/tmp")), storage=storage)
     assert verdict("HST004", one).state.value == "ok"
-    (found,) = verdict("STO004", one).findings
-    commands = [line for fix in found.remedies for line in fix.commands]
-    assert "is mounted read-only" in found.what
+    (finding,) = verdict("STO004", one).findings
+    commands = [line for fix in finding.remedies for line in fix.commands]
+    assert "is mounted read-only" in finding.what
     assert commands == ["mkdir -p $HOME/tmp && export TMPDIR=$HOME/tmp", "mount -o remount,rw /tmp"]
 
 
@@ -456,6 +456,6 @@ def test_a_read_only_tmp_is_not_a_small_one_and_its_fix_names_another_folder() -
     ],
 )
 def test_what_forbids_writing_to_shared_memory(mode: str, says: str, fix: str) -> None:
-    (found,) = verdict("CON006", boxed(shm=replace(shm(writable=False), mode=mode))).findings
-    assert says in found.what
-    assert fix in [line for one in found.remedies for line in one.commands]
+    (finding,) = verdict("CON006", boxed(shm=replace(shm(writable=False), mode=mode))).findings
+    assert says in finding.what
+    assert fix in [line for remedy in finding.remedies for line in remedy.commands]

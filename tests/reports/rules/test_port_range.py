@@ -18,10 +18,10 @@ _RULE = "iifname eth0 tcp dport 40000-49999 ct state new drop"
 
 def _with(nodes: list[Node], name: str, *chains: Filter) -> list[Node]:
     given = []
-    for one in nodes:
-        assert isinstance(one.network, Network)
-        own = [*chains] if one.name == name else []
-        given.append(replace(one, network=replace(one.network, filters=own)))
+    for node in nodes:
+        assert isinstance(node.network, Network)
+        own = [*chains] if node.name == name else []
+        given.append(replace(node, network=replace(node.network, filters=own)))
     return given
 
 
@@ -35,40 +35,40 @@ def _to(name: str) -> Any:
 
 def test_a_closed_part_of_the_range_is_told_with_the_rule_that_closes_it() -> None:
     nodes = _with(hosts(3), "h3", _chain("ip saddr 9.9.9.9 drop"), _chain(_RULE))
-    (found,) = [one for one in judged("NET006", nodes, _to("h3")).findings if one.state.value != "ok"]
-    assert (found.state.value, found.where.node) == ("fail", "h3")
-    assert "to 41877, 46712 none passes" in found.what
-    assert _RULE in found.what
-    assert "within 37001 to 51999" in found.what
-    assert "nft insert rule inet blocklist INPUT ip saddr 10.1.0.0/24 accept" in found.remedies[0].commands
+    (finding,) = [one for one in judged("NET006", nodes, _to("h3")).findings if one.state.value != "ok"]
+    assert (finding.state.value, finding.where.node) == ("fail", "h3")
+    assert "to 41877, 46712 none passes" in finding.what
+    assert _RULE in finding.what
+    assert "within 37001 to 51999" in finding.what
+    assert "nft insert rule inet blocklist INPUT ip saddr 10.1.0.0/24 accept" in finding.remedies[0].commands
 
 
 def test_the_port_of_the_first_try_may_be_one_of_those_that_are_closed() -> None:
     met = {"connect": DROPPED, "spread": _SHUT}
-    found = judged("NET006", hosts(3), lambda _, b: met if b == "h3" else {"spread": _WELL})
-    (told,) = [one for one in found.findings if one.state.value != "ok"]
-    assert told.where.node == "h3"
-    assert "answers on some of its ports" in told.what
+    verdict = judged("NET006", hosts(3), lambda _, b: met if b == "h3" else {"spread": _WELL})
+    (finding,) = [one for one in verdict.findings if one.state.value != "ok"]
+    assert finding.where.node == "h3"
+    assert "answers on some of its ports" in finding.what
 
 
 def test_without_a_filter_that_could_be_read_the_node_is_named_all_the_same() -> None:
-    (found,) = [one for one in judged("NET006", hosts(3), _to("h3")).findings if one.state.value == "fail"]
-    assert found.where.node == "h3"
-    assert "a packet filter closes a part" in found.what
+    (finding,) = [one for one in judged("NET006", hosts(3), _to("h3")).findings if one.state.value == "fail"]
+    assert finding.where.node == "h3"
+    assert "a packet filter closes a part" in finding.what
 
 
 def test_who_is_stopped_itself_is_named_and_not_those_whom_it_tried() -> None:
-    found = judged("NET006", hosts(4), lambda a, _: {"spread": _SHUT if a == "h2" else _WELL})
-    (told,) = [one for one in found.findings if one.state.value == "fail"]
-    assert told.where.node == "h2"
-    assert "connects to some ports" in told.what
+    verdict = judged("NET006", hosts(4), lambda a, _: {"spread": _SHUT if a == "h2" else _WELL})
+    (finding,) = [one for one in verdict.findings if one.state.value == "fail"]
+    assert finding.where.node == "h2"
+    assert "connects to some ports" in finding.what
 
 
 def test_a_filter_that_stops_answers_too_is_told_once() -> None:
-    found = judged("NET006", hosts(3), lambda a, b: {"spread": _SHUT if "h3" in (a, b) else _WELL})
-    (told,) = [one for one in found.findings if one.state.value == "fail"]
-    assert told.where.node == "h3"
-    assert "answers on some of its ports" in told.what
+    verdict = judged("NET006", hosts(3), lambda a, b: {"spread": _SHUT if "h3" in (a, b) else _WELL})
+    (finding,) = [one for one in verdict.findings if one.state.value == "fail"]
+    assert finding.where.node == "h3"
+    assert "answers on some of its ports" in finding.what
 
 
 @pytest.mark.parametrize(
@@ -84,17 +84,18 @@ def test_a_filter_that_stops_answers_too_is_told_once() -> None:
 )
 def test_nothing_is_said_without_agreement(change: Any) -> None:
     assert all(
-        "ports" not in one.what or one.state.value == "ok" for one in judged("NET006", hosts(3), change).findings
+        "ports" not in finding.what or finding.state.value == "ok"
+        for finding in judged("NET006", hosts(3), change).findings
     )
 
 
 def test_tiny_segments_are_told_with_the_clamp() -> None:
     nodes = _with(hosts(3), "h2", _chain("tcp flags syn tcp option maxseg size set 100", "output", "tcpmss"))
-    found = judged("NET008", nodes, lambda a, b: {"mss": 88 if "h2" in (a, b) else 1448})
-    (told,) = [one for one in found.findings if one.state.value == "warn"]
-    assert told.where.node == "h2"
-    assert "segments of 88 bytes, where the MTU allows 1448: h2's own packet filter" in told.what
-    assert "maxseg size set 100" in told.what
+    verdict = judged("NET008", nodes, lambda a, b: {"mss": 88 if "h2" in (a, b) else 1448})
+    (finding,) = [one for one in verdict.findings if one.state.value == "warn"]
+    assert finding.where.node == "h2"
+    assert "segments of 88 bytes, where the MTU allows 1448: h2's own packet filter" in finding.what
+    assert "maxseg size set 100" in finding.what
 
 
 @pytest.mark.parametrize("mss", [1448, 1348, 1000])

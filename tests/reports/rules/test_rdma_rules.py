@@ -209,25 +209,25 @@ def test_a_card_that_others_have_stays_in_the_list() -> None:
     """One node lost its card: the list is right, and the same for all; a card of storage is not put into it."""
     env = {"NCCL_IB_HCA": "mlx5_1,mlx5_2"}
     whole = a(hca(1), hca(2), hca(10, SLOW, board="b"), env=env)
-    found = verdict("RDM009", whole, b(hca(1), hca(10, SLOW, board="b"), env=env)).findings
-    told = {(f.where.node, c) for f in found for r in f.remedies for c in r.commands}
+    findings = verdict("RDM009", whole, b(hca(1), hca(10, SLOW, board="b"), env=env)).findings
+    told = {(f.where.node, c) for f in findings for r in f.remedies for c in r.commands}
     listed = "export NCCL_IB_HCA='=mlx5_1,mlx5_2'"
     assert told == {("a", listed), ("b", listed), ("b", "#SBATCH --exclude=b")}
 
 
 def test_whole_names_of_which_one_node_lacks_a_card() -> None:
     env = {"NCCL_IB_HCA": "=mlx5_0,mlx5_1"}
-    found = verdict("RDM009", a(hca(0), hca(1), env=env), b(hca(0), env=env)).findings
-    assert [c for f in found for r in f.remedies for c in r.commands] == ["#SBATCH --exclude=b"]
+    findings = verdict("RDM009", a(hca(0), hca(1), env=env), b(hca(0), env=env)).findings
+    assert [c for f in findings for r in f.remedies for c in r.commands] == ["#SBATCH --exclude=b"]
 
 
 @pytest.mark.parametrize("routed", [True, False])
 def test_an_index_is_no_fault_where_the_port_has_no_address(routed: bool) -> None:
     """Then unset would change nothing: what is missing is the address."""
     listed = table("10.0.0.1") if routed else [gid(0)]
-    found = verdict("RDM014", a(hca(0, roce(gids=listed)), env={"NCCL_IB_GID_INDEX": "7"})).findings
-    assert [one.owner for one in found] == ["job" if routed else "node"]
-    commands = [line for one in found for remedy in one.remedies for line in remedy.commands]
+    findings = verdict("RDM014", a(hca(0, roce(gids=listed)), env={"NCCL_IB_GID_INDEX": "7"})).findings
+    assert [finding.owner for finding in findings] == ["job" if routed else "node"]
+    commands = [line for finding in findings for remedy in finding.remedies for line in remedy.commands]
     assert commands == (["unset NCCL_IB_GID_INDEX"] if routed else ["show_gids", "ip addr show"])
 
 
@@ -243,10 +243,10 @@ def test_thresholds_of_the_site() -> None:
 
 def test_a_plugin_for_efa() -> None:
     plugins = Nccl(loaded=Library(path="l", origin="o", version="2.27.3"), plugins=["/opt/lib/libnccl-net.so"])
-    one = gpu_node(
+    node = gpu_node(
         "a", rdma(hca(0, port(link_layer="Unspecified"), driver="efa"), providers=["efa"]), nccl=plugins
     )
-    assert verdict("RDM004", one).state.value == "ok"
+    assert verdict("RDM004", node).state.value == "ok"
     hidden = gpu_node("a", rdma(hca(0, driver="efa")), nccl=Nccl(plugins=DENIED))
     assert verdict("RDM004", hidden).state.value == "unknown"
 

@@ -144,10 +144,10 @@ def test_a_prefix_that_leads_elsewhere_is_the_failure_where_connections_fail() -
         def broken(a: str, b: str, lost: set[str] = lost) -> dict[str, Any]:
             return {"interface": "mgmt0" if a == "h3" else "eth0", **(CUT if {a, b} == lost else {})}
 
-        (found,) = [one for one in judged("NET003", nodes, broken).findings if one.state.value != "ok"]
-        assert (found.state.value, found.where.node) == (state, "h3")
-        assert "has the prefix length /27, the others /24; its way to" in found.what
-        assert "ip addr add 10.1.0.33/24" in str(found.remedies)
+        (finding,) = [one for one in judged("NET003", nodes, broken).findings if one.state.value != "ok"]
+        assert (finding.state.value, finding.where.node) == (state, "h3")
+        assert "has the prefix length /27, the others /24; its way to" in finding.what
+        assert "ip addr add 10.1.0.33/24" in str(finding.remedies)
 
 
 def test_a_link_that_is_down_explains_the_other_interface() -> None:
@@ -161,7 +161,7 @@ def test_a_link_that_is_down_explains_the_other_interface() -> None:
     nodes[2] = node("h3", LO, nic("eth0", "10.1.0.3/24", up=True, running=False), mgmt[2])
     (dark,) = judged("NET003", nodes, pairs("both", "h3", **CUT)).findings
     assert dark.what.startswith("eth0 is up, but has no link, so the job would use mgmt0")
-    assert not any("link set" in line for one in dark.remedies for line in one.commands)
+    assert not any("link set" in line for remedy in dark.remedies for line in remedy.commands)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_what_was_not_measured_is_skipped(code: str) -> None:
 
 def test_many_nodes_are_judged_by_sampled_pairs() -> None:
     nodes = hosts(100)
-    full = {one.node: one for one in measured(nodes, pairs("in", "h77", connect=DROPPED)).reach}
+    full = {reach.node: reach for reach in measured(nodes, pairs("in", "h77", connect=DROPPED)).reach}
     steps = [sign * 2**power for power in range(7) for sign in (1, -1)]
     sampled = []
     for i, one in enumerate(nodes):
@@ -244,7 +244,7 @@ def test_blame_takes_the_node_before_its_pairs() -> None:
     judged_pairs = {(a, b) for a in names for b in names if a != b}
     into_b = {pair for pair in judged_pairs if pair[1] == "b"}
     culprits, left = blame(into_b | {("c", "d")}, judged_pairs)
-    assert [(one.node, one.way) for one in culprits] == [("b", "in")]
+    assert [(culprit.node, culprit.way) for culprit in culprits] == [("b", "in")]
     assert left == [("c", "d")]
     touching = {pair for pair in judged_pairs if "b" in pair}
     assert [(one.node, one.way) for one in blame(touching, judged_pairs)[0]] == [("b", "both")]
@@ -269,13 +269,13 @@ def test_a_node_that_can_open_no_port(protocol: Any, doorless: list[str], expect
     nodes = hosts(3)
     whole = measured(nodes).reach
     heard = [
-        replace(one, peers=[peer for peer in one.peers if peer.peer not in doorless])
-        for one in whole if one.node not in doorless
+        replace(reach, peers=[peer for peer in reach.peers if peer.peer not in doorless])
+        for reach in whole if reach.node not in doorless
     ]  # fmt: skip
     refused = [NoDoor(node=name, address=f"10.1.0.{name[1]}", protocol=protocol, why=_TAKEN) for name in doorless]
     found = verdict("NET006", *nodes, measurements=Measurements(reach=heard, no_doors=refused))
     assert told(found) == expected
-    own = next(one for one in found.findings if one.where.node == "h3")
+    own = next(finding for finding in found.findings if finding.where.node == "h3")
     assert own.what == f"it can open no {protocol} port on its own address 10.1.0.3: {_TAKEN}"
 
 
@@ -292,9 +292,9 @@ def test_an_address_cannot_be_given_to_an_interface_that_is_gone(
     nodes = hosts(3)
     why = "Cannot assign requested address"
     gone = NoDoor(node="h3", address="10.1.0.3", protocol="TCP", why=why, interfaces=interfaces)
-    heard = [one for one in measured(nodes).reach if one.node != "h3"]
+    heard = [reach for reach in measured(nodes).reach if reach.node != "h3"]
     found = verdict("NET006", *nodes, measurements=Measurements(reach=heard, no_doors=[gone]))
-    own = next(one for one in found.findings if one.where.node == "h3")
+    own = next(finding for finding in found.findings if finding.where.node == "h3")
     commands = " ".join(line for fix in own.remedies for line in fix.commands)
     assert says in own.what
     assert fix in commands

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ncclcheck.probes.facts import Cluster, Gpus, LogEvent, Measurements, Node, RankSpeed
-from ncclcheck.probes.facts.data import Resources
+from ncclcheck.probes.facts.data import DataResources
 from ncclcheck.probes.facts.log.fields import LogFields
 from ncclcheck.probes.facts.machine.health import Waiting
 from ncclcheck.probes.facts.training import Smoke, StepTimes
@@ -17,8 +17,8 @@ from ncclcheck.reports.rules.nccl.numbers import _is_power_of_two
 from ncclcheck.reports.rules.nccl.variables import _remove
 from ncclcheck.reports.rules.rdma.choice import _shown
 from ncclcheck.reports.rules.training.side import _where
-from ncclcheck.reports.subjects.nccl.hca import Entry
-from ncclcheck.reports.subjects.nccl.variables import Setting
+from ncclcheck.reports.subjects.nccl.hca import HcaEntry
+from ncclcheck.reports.subjects.nccl.variables import ValueInForce
 from tests.helpers import clusters
 from tests.helpers.cards import card
 
@@ -32,14 +32,14 @@ from tests.helpers.cards import card
     ],
 )
 def test_a_wrong_name_is_removed_where_it_stands(source: str, who: str, commands: list[str]) -> None:
-    fix = _remove("NCCL_DEBUGG", Setting("INFO", source))
+    fix = _remove("NCCL_DEBUGG", ValueInForce("INFO", source))
     assert (fix.who, fix.commands) == (who, commands)
     assert source in fix.text or source == "environment"
 
 
 def test_an_entry_names_its_port_where_it_has_one() -> None:
-    assert _shown(Entry("mlx5_0")) == "'mlx5_0'"
-    assert _shown(Entry("mlx5_0", 2)) == "'mlx5_0' port 2"
+    assert _shown(HcaEntry("mlx5_0")) == "'mlx5_0'"
+    assert _shown(HcaEntry("mlx5_0", 2)) == "'mlx5_0' port 2"
 
 
 def test_only_several_waiting_processes_have_others() -> None:
@@ -63,7 +63,7 @@ def test_numbers_that_nccl_takes_as_powers_of_two() -> None:
     ("cores", "ranks", "workers"), [(8.0, 4, 2), (7.0, 2, 3), (2.0, 8, 1), (4.0, 0, 4), (4.0, 1, 4)]
 )
 def test_workers_that_fit_the_cores_of_a_rank(cores: float, ranks: int, workers: int) -> None:
-    assert _fitting(Resources(cores=cores, ranks_per_node=ranks)) == workers
+    assert _fitting(DataResources(cores=cores, ranks_per_node=ranks)) == workers
 
 
 @pytest.mark.parametrize(
@@ -91,5 +91,5 @@ def test_what_all_ranks_share_stands_at_the_first_of_them() -> None:
 def test_a_sound_gpu_of_a_known_model_is_judged() -> None:
     node = clusters.node("a", gpus=Gpus(pci=[], devices=["nvidia0"], usable=1, cards=[card(0)]))
     speed = RankSpeed(rank=0, node="a", device="cuda:0", matmul_gflop_s=7e5, memory_gb_s=2.6e3)
-    found = clusters.verdict("BEN041", node, command="bench", measurements=Measurements(rank_speeds=[speed]))
-    assert (found.state.value, found.findings) == ("ok", [])
+    verdict = clusters.verdict("BEN041", node, command="bench", measurements=Measurements(rank_speeds=[speed]))
+    assert (verdict.state.value, verdict.findings) == ("ok", [])

@@ -31,12 +31,12 @@ _HALF = Burst(bytes=5 * 10**8, seconds=0.15, segments=60, retransmits=0)
 def _after(count: int, change: Change | None, running: float = 0.0) -> Measurements:
     nodes = hosts(count)
     before, after = measured(nodes).reach, measured(nodes, change).reach
-    return Measurements(reach=before, reach_after=[replace(one, running=running) for one in after])
+    return Measurements(reach=before, reach_after=[replace(reach, running=running) for reach in after])
 
 
 def _told(count: int, change: Change | None, running: float = 0.0) -> list[tuple[str, str | None, str]]:
     found = verdict("NET021", *hosts(count), command="bench", measurements=_after(count, change, running))
-    return [(one.state.value, one.where.node, one.what) for one in found.findings]
+    return [(finding.state.value, finding.where.node, finding.what) for finding in found.findings]
 
 
 @pytest.mark.parametrize("running", [0.0, 12.0])

@@ -65,23 +65,23 @@ _IPS = Filter(
 
 def test_a_rank_that_lives_is_not_dead_whatever_its_peers_say() -> None:
     cluster = _cluster(_run(_PEERS_SAY_IT_LEFT))
-    (found,) = _judged("RUN003", cluster).findings
-    assert (found.state.value, found.where.node, found.where.rank) == ("fail", "h2", None)
-    assert "lived and still waited" in found.what
-    assert "sys.exit" not in found.what
+    (finding,) = _judged("RUN003", cluster).findings
+    assert (finding.state.value, finding.where.node, finding.where.rank) == ("fail", "h2", None)
+    assert "lived and still waited" in finding.what
+    assert "sys.exit" not in finding.what
     assert culprits(cluster)[0].names == ["h2"]
 
 
 def test_the_rule_that_resets_connections_is_quoted_and_opened() -> None:
-    (found,) = _judged("RUN003", _cluster(_run(_PEERS_SAY_IT_LEFT), _IPS)).findings
-    assert "ct bytes > 3000000" in found.what
-    assert "10.77.0.0/24 accept" in found.remedies[0].commands[0]
+    (finding,) = _judged("RUN003", _cluster(_run(_PEERS_SAY_IT_LEFT), _IPS)).findings
+    assert "ct bytes > 3000000" in finding.what
+    assert "10.77.0.0/24 accept" in finding.remedies[0].commands[0]
 
 
 def test_a_rank_that_died_is_still_named_by_its_peers() -> None:
     ranks = [_PEERS_SAY_IT_LEFT[0], _rank(1, proc_state="gone"), _PEERS_SAY_IT_LEFT[2]]
-    (found,) = _judged("RUN003", _cluster(_run(ranks))).findings
-    assert (found.where.node, found.where.rank) == ("h2", 1)
+    (finding,) = _judged("RUN003", _cluster(_run(ranks))).findings
+    assert (finding.where.node, finding.where.rank) == ("h2", 1)
 
 
 @pytest.mark.parametrize(
@@ -111,35 +111,35 @@ def test_a_process_that_moves_on_between_two_reads_is_not_frozen(monkeypatch: py
 
 def test_a_frozen_rank_is_named_with_what_thaws_it() -> None:
     run = _run([_rank(0), _rank(1, proc_state="F"), _rank(2)], stopped_by="stopped rank")
-    (found,) = _judged("RUN003", _cluster(run)).findings
-    assert (found.where.node, found.where.rank) == ("h2", 1)
-    assert "frozen by its control group" in found.what
-    assert "THAWED" in str(found.remedies)
+    (finding,) = _judged("RUN003", _cluster(run)).findings
+    assert (finding.where.node, finding.where.rank) == ("h2", 1)
+    assert "frozen by its control group" in finding.what
+    assert "THAWED" in str(finding.remedies)
     assert culprits(_cluster(run))[0].names == ["h2/rank 1"]
 
 
 def test_a_frozen_process_that_is_left_over_waits_for_no_device() -> None:
     left = Leftover(node="h2", pid=314, state="D", wchan="__refrigerator", command="python")
-    (found,) = _judged("RUN004", _cluster(replace(_run([]), leftovers=[left]))).findings
-    assert "frozen" in found.why
-    assert "cgroup.freeze" in str(found.remedies)
+    (finding,) = _judged("RUN004", _cluster(replace(_run([]), leftovers=[left]))).findings
+    assert "frozen" in finding.why
+    assert "cgroup.freeze" in str(finding.remedies)
 
 
 @pytest.mark.parametrize(("held", "words"), [("T", "stopped (state T)"), ("F", "frozen by its control group")])
 def test_a_torchrun_that_stands_still_is_told_though_all_was_measured(held: str, words: str) -> None:
     ranks = [_rank(number, phase="done") for number in range(3)]
     ends = [JobEnd(node="h1", exit=0), JobEnd(node="h2", exit=0, held=held, pid=99)]
-    (found,) = _judged("RUN003", _cluster(_run(ranks, *ends, stopped_by=""))).findings
-    assert (found.state.value, found.where.node) == ("warn", "h2")
-    assert words in found.what
+    (finding,) = _judged("RUN003", _cluster(_run(ranks, *ends, stopped_by=""))).findings
+    assert (finding.state.value, finding.where.node) == ("warn", "h2")
+    assert words in finding.what
 
 
 def test_a_torchrun_that_was_stopped_before_its_ranks_began_is_the_cause() -> None:
     ranks = [_rank(0, phase="start", last_step="init_process_group (gloo)"), _rank(2, phase="start")]
     run = _run(ranks, JobEnd(node="h2", exit=None, held="T", pid=99), stopped_by="deadline")
-    (found,) = _judged("RUN002", _cluster(run)).findings
-    assert (found.state.value, found.where.node) == ("fail", "h2")
-    assert "kill -CONT 99" in str(found.remedies)
+    (finding,) = _judged("RUN002", _cluster(run)).findings
+    assert (finding.state.value, finding.where.node) == ("fail", "h2")
+    assert "kill -CONT 99" in str(finding.remedies)
     assert culprits(_cluster(run))[0].names == ["h2"]
 
 
@@ -162,6 +162,6 @@ def test_that_rank_is_the_cause_and_the_store_that_went_with_it_is_not() -> None
         JobEnd(node="h2", exit=None, detail=lost),
         JobEnd(node="h3", exit=None, detail=lost),
     ]
-    (found,) = _judged("RUN002", _cluster(_run(ranks, *ends))).findings
-    assert found.where.node == "h1"
-    assert "SIGABRT" in found.what
+    (finding,) = _judged("RUN002", _cluster(_run(ranks, *ends))).findings
+    assert finding.where.node == "h1"
+    assert "SIGABRT" in finding.what

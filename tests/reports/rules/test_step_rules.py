@@ -19,7 +19,7 @@ from ncclcheck.probes.facts.training import (
     Smoke,
     StepTimes,
     Timed,
-    Unseen,
+    UnseenStep,
     WorkerStart,
 )
 from ncclcheck.reports.culprit import culprits
@@ -134,7 +134,7 @@ def test_who_is_slow_where_all_lack_cores(device: str, last: dict[str, float], s
     """A note where the lack explains it: then no rank is to blame."""
     told = cluster(lacking(device, **last))
     assert verdict("TRN020", told).state is state
-    assert [one.names for one in culprits(told)] == ([["a/rank 1"]] if state is FAIL else [])
+    assert [culprit.names for culprit in culprits(told)] == ([["a/rank 1"]] if state is FAIL else [])
 
 
 @pytest.mark.parametrize(
@@ -166,10 +166,11 @@ def test_communication_that_is_not_hidden_where_all_lack_cores() -> None:
 
 
 def test_the_straggler_is_named_with_its_phase() -> None:
-    found = verdict("TRN020", cluster(ranks(4, **SLOW))).findings
-    assert [(one.where.node, one.where.rank) for one in found] == [("b", 3)]
+    findings = verdict("TRN020", cluster(ranks(4, **SLOW))).findings
+    assert [(finding.where.node, finding.where.rank) for finding in findings] == [("b", 3)]
     assert (
-        "66.00 ms a step, the others 16.00 ms (4.12 times), most of it lost in the backward pass" in found[0].what
+        "66.00 ms a step, the others 16.00 ms (4.12 times), most of it lost in the backward pass"
+        in findings[0].what
     )
 
 
@@ -177,7 +178,7 @@ def test_ranks_that_take_each_others_cores_are_no_stragglers() -> None:
     crowded = {**STEP, "backward": 60.0, "core": 52.0}
     steps = [rank(n, timed(**FULL), timed(**crowded), timed(**STEP)) for n in range(4)]
     found = verdict("TRN020", cluster(steps))
-    assert [(one.state, one.where.node, one.where.rank) for one in found.findings] == [
+    assert [(finding.state, finding.where.node, finding.where.rank) for finding in found.findings] == [
         (NOTE, "a", None),
         (NOTE, "b", None),
     ]
@@ -210,7 +211,7 @@ def test_waiting_for_data_on_cpus(data: float, state: State) -> None:
     """No GPU is idle there; only a rank that waits far longer than the others is warned of."""
     found = verdict("TRN019", cluster(ranks(2, full={"data": data})))
     assert found.state is state
-    assert not any("GPU is idle" in (one.why or "") for one in found.findings)
+    assert not any("GPU is idle" in (finding.why or "") for finding in found.findings)
 
 
 def test_all_ranks_on_cpus_wait_for_data() -> None:
@@ -252,7 +253,7 @@ SPAWNED = WorkerStart(method="spawn", seconds=12.0)
         ("TRN022", Side(find_unused=FindUnused(asked=True, **BOTH)), WARN),
         ("TRN022", Side(find_unused=FindUnused(**BOTH)), OK),
         ("TRN022", Side(find_unused=FindUnused(asked=True, unused=["head.bias"], count=1)), SKIPPED),
-        ("TRN022", Side(unseen=[Unseen(what="find_unused", why="the time was up")]), SKIPPED),
+        ("TRN022", Side(unseen=[UnseenStep(what="find_unused", why="the time was up")]), SKIPPED),
         ("TRN023", Side(batch_norms=BatchNorms(layers=2, names=["a", "b"], samples=4, off=0.3)), WARN),
         ("TRN023", Side(batch_norms=BatchNorms(layers=2, names=["a", "b"], samples=8)), OK),
         ("TRN023", Side(batch_norms=BatchNorms(layers=0, synced=2)), SKIPPED),
@@ -280,7 +281,7 @@ def test_beside_the_steps(code: str, side: Side | None, state: State) -> None:
 
 
 def test_why_an_aspect_was_not_seen() -> None:
-    side = Side(unseen=[Unseen(what="workers", why="the time was up")])
+    side = Side(unseen=[UnseenStep(what="workers", why="the time was up")])
     assert verdict("TRN024", cluster(ranks(2), side)).reason == "the time was up"
 
 
@@ -349,4 +350,4 @@ LATE: dict[str, Any] = {kind: {"data": 50.0} for kind in ("full", "twin", "solo"
 )
 def test_who_is_to_blame(steps: list[StepTimes], named: list[tuple[str, list[str]]]) -> None:
     found = culprits(cluster(steps))
-    assert [(one.names[0], one.explains) for one in found] == named
+    assert [(culprit.names[0], culprit.explains) for culprit in found] == named

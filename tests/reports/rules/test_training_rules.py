@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from ncclcheck.probes.facts import Cluster, Job, Measurements, Node, RankState, Run
-from ncclcheck.probes.facts.training import Call, Checks, Setup, Smoke, Unchecked
+from ncclcheck.probes.facts.training import Checks, EnteredCollective, Setup, Smoke, Unchecked
 from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
@@ -180,29 +180,29 @@ def test_what_was_not_looked_at_is_not_called_well(code: str) -> None:
 def test_why_a_joined_batch_has_other_gradients(more: dict[str, Any], why: str, command: str) -> None:
     gradients = {**GRADS, "joined": 0.5, "hooked": more.get("hooked", [])}
     checks = {"gradients": gradients, **{name: one for name, one in more.items() if name != "hooked"}}
-    found = verdict("TRN004", checks, model="m:Net").findings[0]
-    assert why in (found.why or "")
-    assert command in found.remedies[0].commands[0]
+    finding = verdict("TRN004", checks, model="m:Net").findings[0]
+    assert why in (finding.why or "")
+    assert command in finding.remedies[0].commands[0]
 
 
 def test_a_stream_is_not_told_of_a_sampler() -> None:
     lengths = {"least": 5, "most": 7, "short": [{"rank": 1, "batches": 5}], "count": 1}
     for upto, words in ((0, "DistributedSampler"), (20, "ReduceOp.MIN")):
-        found = verdict("TRN011", {"lengths": {**lengths, "upto": upto}}).findings[0]
-        assert words in found.remedies[0].commands[0]
+        finding = verdict("TRN011", {"lengths": {**lengths, "upto": upto}}).findings[0]
+        assert words in finding.remedies[0].commands[0]
 
 
 @pytest.mark.parametrize(
     ("told", "call"),
     [
-        ("none", Call("none")),
-        ("barrier at a.py:3", Call("barrier", ("a.py:3",))),
+        ("none", EnteredCollective("none")),
+        ("barrier at a.py:3", EnteredCollective("barrier", ("a.py:3",))),
         (
             "all_reduce at m.py:20 in mean, called at t.py:51 in step",
-            Call("all_reduce", ("m.py:20 in mean", "t.py:51 in step")),
+            EnteredCollective("all_reduce", ("m.py:20 in mean", "t.py:51 in step")),
         ),
     ],
 )
-def test_a_call_is_read_as_it_was_told(told: str, call: Call) -> None:
-    assert Call.read(told) == call
+def test_a_call_is_read_as_it_was_told(told: str, call: EnteredCollective) -> None:
+    assert EnteredCollective.read(told) == call
     assert str(call) == told

@@ -107,7 +107,7 @@ NO_IB = {**IB, "env": {"NCCL_IB_DISABLE": "1"}}
 def test_sockets_beside_an_hca(facts: dict[str, Any], connection: Connections, state: State) -> None:
     found = _judge("BEN005", _two(facts), [_rank(0, "a1", connection), _rank(1, "a2", connection)])
     assert found.state is state
-    assert all(one.where.node for one in found.findings if one.state is not State.OK)
+    assert all(finding.where.node for finding in found.findings if finding.state is not State.OK)
     assert len(found.findings) == (1 if state is State.OK else 2)
 
 
@@ -139,7 +139,7 @@ def _gloo(rank: int, name: str, interface: str = "eth0", address: str = "") -> T
 
 def test_gloo_is_told_with_its_interface() -> None:
     found = _judge("BEN005", _two(IB), [_gloo(0, "a1"), _gloo(1, "a2")], backend="gloo")
-    assert [one.what for one in found.findings] == ["a[1-2]: gloo over TCP, by eth0"]
+    assert [finding.what for finding in found.findings] == ["a[1-2]: gloo over TCP, by eth0"]
 
 
 def test_without_a_job_there_is_nothing_to_judge() -> None:
@@ -240,7 +240,7 @@ def _rails(*mib: int, ranks: int = 2) -> Verdict:
 def test_idle_rails(mib: tuple[int, ...], ranks: int, state: State) -> None:
     found = _rails(*mib, ranks=ranks)
     assert found.state is state
-    assert ["mlx5_1" in one.what for one in found.findings if one.state is State.WARN] == [True, True][
+    assert ["mlx5_1" in finding.what for finding in found.findings if finding.state is State.WARN] == [True, True][
         : 2 * (state is State.WARN)
     ]
 
@@ -279,7 +279,7 @@ def test_the_interface_to_name_is_that_of_most_nodes() -> None:
     ]
     nodes = [node(f"a{number}", LO, *(pair if number == 3 else reversed(pair))) for number, *pair in cards]
     found = _judge("BEN013", nodes, [_gloo(i, f"a{i + 1}") for i in range(3)], backend="gloo")
-    (finding,) = (one for one in found.findings if one.state is State.WARN)
+    (finding,) = (finding for finding in found.findings if finding.state is State.WARN)
     assert finding.what == "the job used eth0, predicted was mgmt0"
     assert [r.commands for r in finding.remedies] == [
         ["export NCCL_SOCKET_IFNAME='=eth0' GLOO_SOCKET_IFNAME=eth0"]
@@ -300,15 +300,15 @@ def test_one_node_crosses_no_network() -> None:
     ],
 )
 def test_nccls_own_diagnostics(text: str, ok: bool, state: State) -> None:
-    said = Diagnostics(results=[Diagnosis(ok=ok, check="p2p", text=text)], seconds=3)
-    found = _judge("BEN014", _two(IB), [_rank(0, "a1")], diagnostics=said)
+    diagnostics = Diagnostics(results=[Diagnosis(ok=ok, check="p2p", text=text)], seconds=3)
+    found = _judge("BEN014", _two(IB), [_rank(0, "a1")], diagnostics=diagnostics)
     assert found.state is state
     assert f"p2p: {text}" in found.findings[0].what
 
 
 def test_diagnostics_without_an_end_are_unknown() -> None:
-    said = Diagnostics(seconds=30, problem="gave no answer in 30 s")
-    assert _judge("BEN014", _two(IB), [_rank(0, "a1")], diagnostics=said).state is State.UNKNOWN
+    diagnostics = Diagnostics(seconds=30, problem="gave no answer in 30 s")
+    assert _judge("BEN014", _two(IB), [_rank(0, "a1")], diagnostics=diagnostics).state is State.UNKNOWN
 
 
 def test_an_older_nccl_has_no_diagnostics_and_it_is_said() -> None:

@@ -70,12 +70,12 @@ def test_a_torch_that_pythonpath_puts_first(torch: str, by: Any, words: str) -> 
     nodes = [node("a", stack=usual), node("b", stack=_from("/opt/old", torch, first)), node("c", stack=usual)]
     found = verdict("VER002", *nodes)
     assert found.state.value == ("fail" if words else "ok")
-    bad = [one for one in found.findings if one.state.value == "fail"]
-    assert [one.where.node for one in bad] == (["b"] if words else [])
-    assert all(words in one.what for one in bad)
-    assert any("unset PYTHONPATH" in line for one in bad for fix in one.remedies for line in fix.commands) == (
-        by == "PYTHONPATH" and bool(words)
-    )
+    bad = [finding for finding in found.findings if finding.state.value == "fail"]
+    assert [finding.where.node for finding in bad] == (["b"] if words else [])
+    assert all(words in finding.what for finding in bad)
+    assert any(
+        "unset PYTHONPATH" in line for finding in bad for fix in finding.remedies for line in fix.commands
+    ) == (by == "PYTHONPATH" and bool(words))
 
 
 @pytest.mark.parametrize("code", sorted(FACTS))

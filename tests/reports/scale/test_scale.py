@@ -81,7 +81,7 @@ def test_where_the_whole_is_sound_nobody_is_named(kind: Kind) -> None:
 
 def test_a_search_without_an_end_is_unknown() -> None:
     done = measured(whole("size"))
-    short = [one for one in done if one.round < 4]
+    short = [time for time in done if time.round < 4]
     assert not culprits(cluster(short))
     (verdict,) = judge(cluster(short), RULE)
     assert verdict.state is State.UNKNOWN

@@ -23,7 +23,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.subjects.box import first, waiting, words
-from ncclcheck.reports.subjects.box.failure import Failure, what
+from ncclcheck.reports.subjects.box.failure import BoxFailure, what
 
 T = 1_795_000_000.0
 _CLOSED = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:544] Connection closed by peer [127.0.0.1]:52437"
@@ -52,7 +52,7 @@ _OWN = [
 ]  # fmt: skip
 
 
-def _job(kind: str, message: str, frames: tuple[str, ...]) -> Failure | None:
+def _job(kind: str, message: str, frames: tuple[str, ...]) -> BoxFailure | None:
     """Rank 1 raises this, and the others lose their connection to it."""
     told = [BoxRaised(t=T + 5, pid=11, rank=1, type=kind, message=message, frames=[*frames])]
     told += [
@@ -107,7 +107,7 @@ def _ranks(**each: Any) -> list[BoxProcess]:
 
 def _first(
     processes: list[BoxProcess], raised: list[BoxRaised], live: tuple[Live, ...] = (), **more: Any
-) -> Failure:
+) -> BoxFailure:
     given = {"started": T, "ended": T + 8, "status": 1, "world": 3, **more}
     box = Box(host="h1", folder="b", processes=processes, raised=raised, **given)
     found = first.end(Cluster(command="watch", measurements=Measurements(boxes=[box], live=[*live]))).first
@@ -154,15 +154,15 @@ def test_all_ranks_raise_the_same_at_once() -> None:
     found = _first(_ranks(), raised)
     assert (found.alike, found.rank, found.who) == ((0, 1, 2), -1, "ranks 0-2 on h1")
     printed = [["[0] loss 0.25"], ["[1] loss nan"], ["[2] loss 0.11", "AssertionError: loss is nan at step 42"]]
-    ranks = [replace(one, printed=lines) for one, lines in zip(_ranks(), printed, strict=True)]
+    ranks = [replace(process, printed=lines) for process, lines in zip(_ranks(), printed, strict=True)]
     found = _first(ranks, raised)
-    assert (found.alike, found.rank, found.told) == ((), 1, "[1] loss nan")
+    assert (found.alike, found.rank, found.detail) == ((), 1, "[1] loss nan")
     ranks[2] = replace(ranks[2], printed=[])  # whether it had one is not known
     assert _first(ranks, raised).alike == (0, 1, 2)
 
 
 def test_all_ranks_end_with_the_same_code() -> None:
-    ranks = [replace(one, status=2 << 8, printed=["python: can't open file"]) for one in _ranks()]
+    ranks = [replace(rank, status=2 << 8, printed=["python: can't open file"]) for rank in _ranks()]
     found = _first(ranks, [])
     assert (found.kind, found.alike, what(found)) == (
         "exit",
@@ -209,23 +209,23 @@ def test_ranks_that_cannot_meet(
     who: tuple[int, ...], told: dict[int, dict[str, Any]], words: str, stalls: bool
 ) -> None:
     ranks = [
-        replace(one, stack=[_INIT, _TRAIN], **{"world": 3, "meets": "h1:29500", **told.get(one.rank, {})})
-        for one in (_ranks(gone=None, status=None) if stalls else _ranks())
-        if one.rank in who
+        replace(process, stack=[_INIT, _TRAIN], **{"world": 3, "meets": "h1:29500", **told.get(process.rank, {})})
+        for process in (_ranks(gone=None, status=None) if stalls else _ranks())
+        if process.rank in who
     ]
     raised = [] if stalls else [_lost(n, **_UNMET) for n in who]
     found = _first(ranks, raised, stalls=_STALL if stalls else [])
-    assert (found.kind, found.told) == ("unmet", words)
+    assert (found.kind, found.detail) == ("unmet", words)
 
 
 def test_clients_are_counted_where_no_environment_tells() -> None:
     message = "Timed out after 31 seconds waiting for clients. 2/3 clients joined."
     found = _first(_ranks()[:2], [_lost(0, **{**_UNMET, "message": message}), _lost(1, **_UNMET)], world=0)
-    assert found.told == "1 of 3 processes did not come to where ranks meet"
+    assert found.detail == "1 of 3 processes did not come to where ranks meet"
 
 
 def test_ranks_that_have_met_are_not_judged_by_what_they_were_told() -> None:
-    ranks = [replace(one, world=3, meets=f"h{one.rank}:29500", status=None) for one in _ranks()]
+    ranks = [replace(rank, world=3, meets=f"h{rank.rank}:29500", status=None) for rank in _ranks()]
     assert _first(ranks, [_lost(n) for n in (0, 2)]).kind == "absent"
 
 
@@ -306,10 +306,10 @@ def test_a_process_of_the_stalled_rank_that_had_failed(child: dict[str, Any], ki
     ],
 )
 def test_a_program_for_which_a_rank_waits(wchan: str, words_: str) -> None:
-    one = BoxProcess(pid=1, rank=0, role="rank", wchan=wchan, stack=[_TRAIN])
+    process = BoxProcess(pid=1, rank=0, role="rank", wchan=wchan, stack=[_TRAIN])
     child = BoxProcess(pid=21, parent=1, rank=0, role="helper", command="aws")
-    box = Box(host="h1", folder="b", started=T, processes=[one, child])
-    assert waiting.of(Cluster(measurements=Measurements(boxes=[box])), box, one).words == words_
+    box = Box(host="h1", folder="b", started=T, processes=[process, child])
+    assert waiting.of(Cluster(measurements=Measurements(boxes=[box])), box, process).words == words_
 
 
 @pytest.mark.parametrize(
@@ -322,9 +322,9 @@ def test_a_program_for_which_a_rank_waits(wchan: str, words_: str) -> None:
     ],
 )
 def test_what_a_stack_tells_of_a_wait(frame: str, told: str) -> None:
-    one = BoxProcess(pid=1, rank=0, role="rank", stack=[frame, _TRAIN])
-    box = Box(host="h1", folder="b", started=T, processes=[one])
-    assert waiting.of(Cluster(measurements=Measurements(boxes=[box])), box, one).words == told
+    process = BoxProcess(pid=1, rank=0, role="rank", stack=[frame, _TRAIN])
+    box = Box(host="h1", folder="b", started=T, processes=[process])
+    assert waiting.of(Cluster(measurements=Measurements(boxes=[box])), box, process).words == told
 
 
 _WAITING = [_WAIT, _TRAIN]
@@ -345,7 +345,7 @@ def test_a_rank_that_left_before_the_job_stalled_is_first() -> None:
 
 
 def test_the_one_rank_that_others_have_left_alone_is_named() -> None:
-    ranks = [replace(one, gone=T + 1, status=0) for one in _ranks()]
+    ranks = [replace(rank, gone=T + 1, status=0) for rank in _ranks()]
     ranks[0] = replace(ranks[0], gone=None, status=None, stack=_WAITING)
     found = _first(ranks, [], stalls=_STALL)
     assert (found.kind, found.rank) == ("stalled", 0)
@@ -395,18 +395,18 @@ def _not_finite(*names: list[str]) -> list[BoxRaised]:
 
 def test_the_rank_whose_own_variables_were_not_finite_brought_the_nan() -> None:
     found = _first(_ranks(), _not_finite(["loss"], ["loss"], ["loss", "x"]))
-    assert (found.rank, found.told) == (2, "x")
+    assert (found.rank, found.detail) == (2, "x")
     found = _first(_ranks(), _not_finite(["loss", "a"], ["loss"], ["loss", "x"]))
     assert found.alike == (0, 1, 2)
 
 
 def test_the_rank_that_printed_nan_a_step_before_the_others_brought_it() -> None:
     ranks = [
-        replace(one, odd=f"[warn] loss of rank {one.rank} is nan at step {83 + (one.rank != 1)}", printed=["x"])
-        for one in _ranks()
+        replace(rank, odd=f"[warn] loss of rank {rank.rank} is nan at step {83 + (rank.rank != 1)}", printed=["x"])
+        for rank in _ranks()
     ]
     assert _first(ranks, _not_finite([], [], [])).rank == 1
-    same = [replace(one, odd=f"loss of rank {one.rank} is nan at step 84") for one in _ranks()]
+    same = [replace(rank, odd=f"loss of rank {rank.rank} is nan at step 84") for rank in _ranks()]
     assert _first(same, _not_finite([], [], [])).alike == (0, 1, 2)
 
 
@@ -466,12 +466,12 @@ def test_a_stall_says_where_ranks_are_and_what_they_call() -> None:
     send = _WAIT.replace("all_reduce", "recv")
     ranks = _alive_but(1, stack=[send, "/data/train.py:30 in forward"])
     assert words.heading(_first(ranks, [], stalls=_STALL)).endswith("in forward (train.py:30), which calls recv")
-    ranks = [replace(one, state="S", stack=[_WAIT, f"/data/train.py:{one.rank} in sync"]) for one in ranks]
+    ranks = [replace(rank, state="S", stack=[_WAIT, f"/data/train.py:{rank.rank} in sync"]) for rank in ranks]
     assert words.heading(_first(ranks, [], stalls=_STALL)) == (
         "the job stalled: ranks wait in different places, rank 0 in sync (train.py:0), "
         "rank 1 in sync (train.py:1), rank 2 in sync (train.py:2)"
     )
-    ranks = [replace(one, stack=_WAITING) for one in ranks]
+    ranks = [replace(rank, stack=_WAITING) for rank in ranks]
     assert words.heading(_first(ranks, [], stalls=_STALL)) == (
         "the job stalled: ranks 0-2 are all in main (train.py:12), which calls all_reduce"
     )
@@ -507,7 +507,7 @@ def test_a_process_killed_for_another_cgroups_limit_is_none_of_the_jobs(
     assert _first(ranks, [_lost(0), _lost(2)], **more).kind == kind
 
 
-def _by_signal(sent: BoxSent, **more: Any) -> Failure:
+def _by_signal(sent: BoxSent, **more: Any) -> BoxFailure:
     """torchrun has got SIGTERM, and ends its ranks."""
     raised = [
         BoxRaised(

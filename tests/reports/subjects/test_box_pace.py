@@ -50,7 +50,7 @@ def test_a_rank_that_alone_writes_less_is_no_slow_job() -> None:
     assert pace.slow(Cluster(measurements=Measurements(boxes=[replace(box, processes=steady)]))) is None
 
 
-def _slow(before: int, after: int, rate: float, alone: int = 2) -> pace.Slow | None:
+def _slow(before: int, after: int, rate: float, alone: int = 2) -> pace.SlowSince | None:
     start = [0.0, 0.0, 300.0, *[0.0] * 17]  # one burst while it imports
     return pace.slow(_job([*start, *[500.0] * before, *[rate] * after], alone, 20 + before))
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ncclcheck.probes.facts import Fabric, Hca, Link, Nccl, PciDevice, replace
+from ncclcheck.probes.facts import Fabric, Hca, Nccl, PciDevice, PcieLink, replace
 from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nccl.carrying import carrying, choice
 from tests.helpers.clusters import node
 from tests.helpers.hcas import GPUS, function, hca, port, rdma
 
-NARROW = Link(gts=8.0, width=16, most_gts=8.0, most_width=16)
+NARROW = PcieLink(gts=8.0, width=16, most_gts=8.0, most_width=16)
 
 
 def _names(*cards: Hca, pci: list[PciDevice]) -> list[str]:
@@ -97,8 +97,8 @@ def test_nccls_topology_file_says_what_a_flat_tree_does_not() -> None:
         for name, kind in ((GPUS[0], "gpu"), (here, "nic"), (there, "nic"))
     ]
     places = {GPUS[0]: ["s", "s>0"], here: ["s", "s>1"], there: []}
-    told = [PciDevice(name=name, kind="", root="cpu0", path=path, numa_node=0) for name, path in places.items()]
+    devices = [PciDevice(name=name, kind="", root="cpu0", path=path, numa_node=0) for name, path in places.items()]
     bare = node("a", rdma=rdma(hca(0), hca(2)), fabric=Fabric(pci=pci, hypervisor=True))
-    given = replace(bare, nccl=Nccl(topology=told))
+    given = replace(bare, nccl=Nccl(topology=devices))
     names = [[one.name for one in carrying(each, wiring.choice(each).used)] for each in (bare, given)]
     assert names == [["mlx5_0", "mlx5_2"], ["mlx5_0"]]

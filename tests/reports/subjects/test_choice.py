@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ncclcheck.probes.facts import Address, Interface, Resolution, Unread
-from ncclcheck.reports.subjects.nccl.choice import Choice, gloo_choice, nccl_choice, parse_pattern
+from ncclcheck.reports.subjects.nccl.choice import InterfaceChoice, gloo_choice, nccl_choice, parse_pattern
 
 Version = tuple[int, int, int]
 
@@ -210,6 +210,6 @@ GLOO: list[tuple[str, dict[str, str], Resolution | Unread, str]] = [
 
 @pytest.mark.parametrize(("case", "env", "own_name", "expected"), GLOO, ids=[c[0] for c in GLOO])
 def test_gloo(case: str, env: dict[str, str], own_name: Resolution | Unread, expected: str) -> None:
-    choice: Choice = gloo_choice(NODE, env, own_name)
+    choice: InterfaceChoice = gloo_choice(NODE, env, own_name)
     assert " ".join(choice.names) == expected, case
     assert bool(choice.problem) == (not expected)

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from ncclcheck.probes.facts import Gid
-from ncclcheck.reports.subjects.nccl.hca import Entry, UsedPort, automatic_gid, gid_choice, hca_choice, parse_hca
+from ncclcheck.reports.subjects.nccl.hca import (
+    HcaEntry,
+    UsedPort,
+    automatic_gid,
+    gid_choice,
+    hca_choice,
+    parse_hca,
+)
 from ncclcheck.reports.subjects.nccl.variables import Version
 from tests.helpers.clusters import ABSENT, DENIED
 from tests.helpers.hcas import gid, hca, port, roce, table
@@ -17,26 +24,26 @@ OLD, AUTO, LATER, NEW = (2, 20, 5), (2, 21, 5), (2, 22, 3), (2, 30, 7)
     ("value", "entries", "exclude", "exact"),
     [
         ("", (), False, False),
-        ("mlx5", (Entry("mlx5"),), False, False),
-        ("=mlx5_0,mlx5_1", (Entry("mlx5_0"), Entry("mlx5_1")), False, True),
-        ("^=mlx5_3", (Entry("mlx5_3"),), True, True),
-        ("^mlx5_3:2", (Entry("mlx5_3", 2),), True, False),
-        ("mlx5_0:1:0:1", (Entry("mlx5_0", 1),), False, False),
-        ("mlx5_0::0:0", (Entry("mlx5_0"),), False, False),
-        ("mlx5_0:x", (Entry("mlx5_0", 0),), False, False),
-        ("mlx5_0, mlx5_1", (Entry("mlx5_0"), Entry(" mlx5_1")), False, False),
-        (",,mlx5_0,", (Entry("mlx5_0"),), False, False),
-        ("=^mlx5_0", (Entry("^mlx5_0"),), False, True),
+        ("mlx5", (HcaEntry("mlx5"),), False, False),
+        ("=mlx5_0,mlx5_1", (HcaEntry("mlx5_0"), HcaEntry("mlx5_1")), False, True),
+        ("^=mlx5_3", (HcaEntry("mlx5_3"),), True, True),
+        ("^mlx5_3:2", (HcaEntry("mlx5_3", 2),), True, False),
+        ("mlx5_0:1:0:1", (HcaEntry("mlx5_0", 1),), False, False),
+        ("mlx5_0::0:0", (HcaEntry("mlx5_0"),), False, False),
+        ("mlx5_0:x", (HcaEntry("mlx5_0", 0),), False, False),
+        ("mlx5_0, mlx5_1", (HcaEntry("mlx5_0"), HcaEntry(" mlx5_1")), False, False),
+        (",,mlx5_0,", (HcaEntry("mlx5_0"),), False, False),
+        ("=^mlx5_0", (HcaEntry("^mlx5_0"),), False, True),
     ],
 )
-def test_grammar(value: str, entries: tuple[Entry, ...], exclude: bool, exact: bool) -> None:
+def test_grammar(value: str, entries: tuple[HcaEntry, ...], exclude: bool, exact: bool) -> None:
     pattern = parse_hca(value)
     assert (pattern.entries, pattern.exclude, pattern.exact) == (entries, exclude, exact)
 
 
 @pytest.mark.parametrize("value", ["mlx5_0:", "mlx5_0::0:0"])
 def test_an_empty_port_is_port_0_where_no_rail_may_follow(value: str) -> None:
-    assert parse_hca(value, (2, 27, 5)).entries == (Entry("mlx5_0", 0),)
+    assert parse_hca(value, (2, 27, 5)).entries == (HcaEntry("mlx5_0", 0),)
 
 
 def test_no_more_than_32_entries() -> None:

@@ -45,4 +45,4 @@ def test_a_small_exchange_is_not_slow_for_its_latency() -> None:
         for a, b in (("a", "c"), ("b", "d"), ("a", "d"), ("b", "c"))
     ]
     large = _pairs({("a", "b"): 4.5, ("c", "d"): 4.5})
-    assert islands([*small, *(one for one in large if (one.a, one.b) in (("a", "b"), ("c", "d")))]) is None
+    assert islands([*small, *(time for time in large if (time.a, time.b) in (("a", "b"), ("c", "d")))]) is None

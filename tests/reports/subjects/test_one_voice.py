@@ -8,12 +8,12 @@ from tests.helpers import pages
 
 
 def _verdict(code: str, state: State, *fixes: tuple[str | None, str]) -> Verdict:
-    found = [
+    findings = [
         Finding(state=state, where=Where(node=node), what="x", why="x", owner="job", evidence=[seen("x", 1)],
                 remedies=[you("Do it.", "env | grep A", command)])
         for node, command in fixes
     ]  # fmt: skip
-    return Verdict(code=code, title="x", state=state, findings=found)
+    return Verdict(code=code, title="x", state=state, findings=findings)
 
 
 def _values(*verdicts: Verdict) -> dict[str, set[str | None]]:
@@ -33,8 +33,8 @@ def test_the_graver_finding_keeps_its_word() -> None:
 
 
 def test_among_equals_the_one_of_more_nodes() -> None:
-    one = _verdict("RDM009", State.WARN, ("n1", "export A=1"), ("n2", "export A=2"), ("n3", "export A=2"))
-    assert _values(one) == {"A": {"2"}}
+    verdict = _verdict("RDM009", State.WARN, ("n1", "export A=1"), ("n2", "export A=2"), ("n3", "export A=2"))
+    assert _values(verdict) == {"A": {"2"}}
 
 
 def test_the_node_that_differs_takes_what_most_have() -> None:

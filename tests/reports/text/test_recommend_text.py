@@ -67,7 +67,7 @@ def test_that_nothing_is_to_be_set_is_said_where_all_was_seen() -> None:
 
 
 def _all(document: Document, **changes: Any) -> list[NodeEntry]:
-    return [NodeEntry(name=one.name, facts=replace(one.facts, **changes)) for one in document.nodes]
+    return [NodeEntry(name=node.name, facts=replace(node.facts, **changes)) for node in document.nodes]
 
 
 UNSEEN = Unread("denied", "not for this user")

@@ -35,8 +35,8 @@ def _saved(name: str, folder: Path) -> str:
 def test_the_width_is_used_and_kept(width: int, verbose: bool) -> None:
     document = stories.document(SUBNET)
     report = terminal.text(document, Style(width=width, verbose=verbose))
-    found = [finding for verdict in document.verdicts for finding in verdict.findings]
-    pasted = {line for finding in found for remedy in finding.remedies for line in remedy.commands}
+    findings = [finding for verdict in document.verdicts for finding in verdict.findings]
+    pasted = {line for finding in findings for remedy in finding.remedies for line in remedy.commands}
     kept_whole = {line for line in report.splitlines() if line.strip() in pasted or "/libnccl.so" in line}
     longest = max(len(line) for line in report.splitlines() if line not in kept_whole)
     assert width - 15 <= longest <= width
@@ -97,7 +97,7 @@ def _on_a_login_node() -> Document:
     healthy = stories.document("healthy")
     none = Unread(kind="absent", why="not here")
     job = JobFacts(variables=[], launcher_programs=["srun"], master=none, port_holders=none)
-    nodes = [replace(one, facts=replace(one.facts, gpus=none, job=job)) for one in healthy.nodes]
+    nodes = [replace(node, facts=replace(node.facts, gpus=none, job=job)) for node in healthy.nodes]
     return replace(healthy, command="smoke", job=replace(healthy.job, launcher="local"), nodes=nodes)
 
 
@@ -168,7 +168,7 @@ def _verdicts(*findings: object, code: str = "NET001") -> Verdict:
     return Verdict(code=code, title="all is well", state=State.FAIL, findings=list(findings))  # type: ignore[arg-type]
 
 
-def _told(*verdicts: Verdict) -> list[groups.Block]:
+def _told(*verdicts: Verdict) -> list[groups.FindingBlock]:
     return list(groups.blocks(replace(stories.document("healthy"), verdicts=list(verdicts)), list(State)))
 
 
@@ -197,12 +197,12 @@ def test_a_fact_that_was_not_read_is_said_once_for_all_its_rules() -> None:
     def unread(fact: str, why: str) -> object:
         return not_read(Where(node="a"), fact, Unread("denied", why))
 
-    told = _told(
+    blocks = _told(
         _verdicts(unread("host.shm", "no right"), code="HST003"),
         _verdicts(unread("host.tmp", "no right"), code="HST004"),
         _verdicts(unread("job.variables", "too late"), code="NCC003"),
     )
-    assert [(block.codes, str(block.places[0])) for block in told] == [
+    assert [(block.codes, str(block.places[0])) for block in blocks] == [
         (["HST003", "HST004"], "a: host.shm, host.tmp could not be read: no right"),
         (["NCC003"], "a: job.variables could not be read: too late"),
     ]

@@ -7,7 +7,16 @@ import re
 from dataclasses import dataclass, replace
 
 from ncclcheck.base.errors import UsageError
-from ncclcheck.launch.given import Env, Reader, Where, count, endpoint, endpoint_of, is_loopback, tasks_of
+from ncclcheck.launch.given import (
+    Env,
+    GivenPlace,
+    NumberReader,
+    count,
+    endpoint,
+    endpoint_of,
+    is_loopback,
+    tasks_of,
+)
 from ncclcheck.launch.hosts import nodelist
 from ncclcheck.launch.joining import launchers
 from ncclcheck.launch.joining.launchers import Tasks
@@ -23,7 +32,7 @@ _NO_REAL_STEP = 4_294_967_280  # ids from here on are salloc's own step, the bat
 
 
 @dataclass(frozen=True)
-class Identity:
+class JoinIdentity:
     """One process of a join. ports are tried in this order; local_rank 0 speaks for its node.
 
     ranks_per_node: what the job system started on each node; None where one process a node was started.
@@ -58,7 +67,7 @@ class Identity:
         return is_loopback(self.host)
 
 
-def identity(options: Options, env: Env, hostname: str = "") -> Identity | None:
+def identity(options: Options, env: Env, hostname: str = "") -> JoinIdentity | None:
     """Our place in a join, or None where nothing says that this is one. Raises UsageError for what contradicts."""
     if options.launch not in (None, "join") or options.hosts or options.hostfile:
         return None
@@ -84,7 +93,7 @@ def identity(options: Options, env: Env, hostname: str = "") -> Identity | None:
     return replace(who, name=name, run_id=options.rdzv_id or who.run_id, secret=_secret(who, options, env))
 
 
-def _secret(who: Identity, options: Options, env: Env) -> Secret:
+def _secret(who: JoinIdentity, options: Options, env: Env) -> Secret:
     """A node that is alone talks to nobody; of a node's ranks the first one talks."""
     if who.nodes == 1:
         return NO_SECRET
@@ -92,7 +101,7 @@ def _secret(who: Identity, options: Options, env: Env) -> Secret:
     return secrets.read(env, options.secret_file, in_slurm=in_slurm)
 
 
-def _typed(options: Options, env: Env) -> Identity | None:
+def _typed(options: Options, env: Env) -> JoinIdentity | None:
     rank = options.node_rank
     if rank is None:
         return None
@@ -107,10 +116,10 @@ def _typed(options: Options, env: Env) -> Identity | None:
     return _make(rank, nodes, where, "--node-rank and " + where.source)
 
 
-def _in_torchrun(env: Env) -> Identity | None:
+def _in_torchrun(env: Env) -> JoinIdentity | None:
     if "TORCHELASTIC_RUN_ID" not in env:
         return None
-    read = Reader(env, "TORCHELASTIC_RUN_ID says torchrun")
+    read = NumberReader(env, "TORCHELASTIC_RUN_ID says torchrun")
     world, size = read.number("WORLD_SIZE", 1), read.number("LOCAL_WORLD_SIZE", 1)
     read.number("RANK", 0, world - 1)
     local = read.number("LOCAL_RANK", 0, size - 1)
@@ -119,23 +128,23 @@ def _in_torchrun(env: Env) -> Identity | None:
     )
     port = read.number("MASTER_PORT", 1, 65535)
     # torchrun's own store has MASTER_PORT, so that the ports after it are tried.
-    where = Where(read.text("MASTER_ADDR"), min(port + 1, 65535 - _PORTS), "MASTER_ADDR")
+    where = GivenPlace(read.text("MASTER_ADDR"), min(port + 1, 65535 - _PORTS), "MASTER_ADDR")
     words = f"TORCHELASTIC_RUN_ID (inside torchrun; WORLD_SIZE={world} counts processes, {size} on this node)"
     who = _make(read.number("GROUP_RANK", 0, nodes - 1), nodes, where, words, run_id=env["TORCHELASTIC_RUN_ID"])
     return replace(who, launcher="torchrun", local_rank=local, local_size=size, ranks_per_node=size)
 
 
-def _in_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> Identity | None:
+def _in_tasks(rows: tuple[Tasks, ...], options: Options, env: Env) -> JoinIdentity | None:
     place = launchers.of_tasks(rows, options, env)
     return None if place is None else _at(place, place.local_size if place.local_size > 1 else None)
 
 
-def _at(place: launchers.Place, each: int | None = None) -> Identity:
+def _at(place: launchers.ProcessPlace, each: int | None = None) -> JoinIdentity:
     made = _make(place.node_rank, place.nodes, place.where, place.chosen_by)
     return replace(made, local_rank=place.local_rank, local_size=place.local_size, ranks_per_node=each)
 
 
-def _in_step(options: Options, env: Env) -> Identity | None:
+def _in_step(options: Options, env: Env) -> JoinIdentity | None:
     """A real Slurm step with a task on every node that is asked for. A batch script has SLURM_PROCID=0 too.
 
     A shell of `srun --pty` is one task in which a person types: nobody types the same on the other nodes.
@@ -143,7 +152,7 @@ def _in_step(options: Options, env: Env) -> Identity | None:
     step = env.get("SLURM_STEP_ID", "")
     if not re.fullmatch(r"\d{1,10}", step) or int(step) >= _NO_REAL_STEP or "SLURM_PTY_PORT" in env:
         return None
-    read = Reader(env, "SLURM_STEP_ID says a job step")
+    read = NumberReader(env, "SLURM_STEP_ID says a job step")
     nodes = read.number("SLURM_STEP_NUM_NODES" if "SLURM_STEP_NUM_NODES" in env else "SLURM_NNODES", 1)
     asked = options.nodes or (read.number("SLURM_JOB_NUM_NODES", 1) if "SLURM_JOB_NUM_NODES" in env else nodes)
     if asked != nodes:
@@ -159,7 +168,7 @@ def _in_step(options: Options, env: Env) -> Identity | None:
     return replace(who, local_rank=local, local_size=size, ranks_per_node=size if even else None)
 
 
-def _in_pods(options: Options, env: Env) -> Identity | None:
+def _in_pods(options: Options, env: Env) -> JoinIdentity | None:
     """Kubeflow, indexed Jobs and their like. In a Slurm job these are for the tasks of a step, which this is not.
 
     Ray Train gives NODE_RANK beside the numbers of one process a rank: WORLD_SIZE counts processes there.
@@ -176,22 +185,22 @@ def _in_pods(options: Options, env: Env) -> Identity | None:
     if counted is None:
         return None
     nodes, each, words = counted
-    rank = Reader(env, "").number(rank_name, 0, nodes - 1)
+    rank = NumberReader(env, "").number(rank_name, 0, nodes - 1)
     chosen_by = f"{rank_name}={rank} ({words}) and {where.source}"
     return replace(_make(rank, nodes, where, chosen_by, run_id=env.get("PET_RDZV_ID", "")), ranks_per_node=each)
 
 
-def _in_group(options: Options, env: Env, hostname: str) -> Identity | None:
+def _in_group(options: Options, env: Env, hostname: str) -> JoinIdentity | None:
     """LeaderWorkerSet and Volcano: each has its own variables, and none of torch's."""
     place = launchers.of_group(options, env) or launchers.of_volcano(options, env, hostname)
     return None if place is None else _at(place)
 
 
-def _by_processes(env: Env, where: Where) -> Identity | None:
+def _by_processes(env: Env, where: GivenPlace) -> JoinIdentity | None:
     """Each rank is a process of its own, and its place on its node is told."""
     if "WORLD_SIZE" not in env:
         return None
-    read = Reader(env, "RANK with LOCAL_RANK says one process a rank")
+    read = NumberReader(env, "RANK with LOCAL_RANK says one process a rank")
     world, size = read.number("WORLD_SIZE", 1), read.number("LOCAL_WORLD_SIZE", 1)
     rank, local = read.number("RANK", 0, world - 1), read.number("LOCAL_RANK", 0, size - 1)
     if rank % size != local:
@@ -214,7 +223,7 @@ def _pods(options: Options, env: Env) -> tuple[int, int | None, str] | None:
         return nodes, each, f"PET_NNODES={nodes} counts pods"
     if "WORLD_SIZE" not in env:
         return None if options.nodes is None else (options.nodes, each, f"--nodes {options.nodes} counts pods")
-    world = Reader(env, "").number("WORLD_SIZE", 1)
+    world = NumberReader(env, "").number("WORLD_SIZE", 1)
     if options.nodes not in (None, world) and world % options.nodes == 0:
         share = world // options.nodes
         return options.nodes, share, f"WORLD_SIZE={world} was read as processes, {share} in each pod, by --nodes"
@@ -231,7 +240,7 @@ def _agree(env: Env, nodes: int, each: int | None) -> None:
     """WORLD_SIZE beside PET_NNODES may count pods or processes, and nothing else."""
     if "WORLD_SIZE" not in env:
         return
-    world = Reader(env, "").number("WORLD_SIZE", 1)
+    world = NumberReader(env, "").number("WORLD_SIZE", 1)
     if world != nodes and (world % nodes or world // nodes != (each or world // nodes)):
         processes = f" or {nodes * each} (processes)" if each else ""
         raise UsageError(
@@ -239,15 +248,17 @@ def _agree(env: Env, nodes: int, each: int | None) -> None:
         )
 
 
-def _make(rank: int, nodes: int, where: Where, chosen_by: str, run_id: str = "") -> Identity:
+def _make(rank: int, nodes: int, where: GivenPlace, chosen_by: str, run_id: str = "") -> JoinIdentity:
     ports = tuple(range(where.port, min(where.port + _PORTS, 65536)))
-    return Identity(rank, nodes, where.host, ports, run_id, "", chosen_by)
+    return JoinIdentity(rank, nodes, where.host, ports, run_id, "", chosen_by)
 
 
-def _first_of_step(env: Env, step: str) -> Where:
+def _first_of_step(env: Env, step: str) -> GivenPlace:
     """The step's first node, and a port that follows from job and step, below the kernel's own range."""
     name = "SLURM_STEP_NODELIST" if "SLURM_STEP_NODELIST" in env else "SLURM_JOB_NODELIST"
     if not env.get(name):
         raise UsageError(f"{name}: is not set; give --rdzv-endpoint HOST:PORT, an address of node 0")
     digest = hashlib.sha256(f"{env.get('SLURM_JOB_ID', '')}.{step}".encode()).digest()
-    return Where(nodelist.expand(env[name], name)[0], 20_000 + int.from_bytes(digest[:4], "big") % 12_000, name)
+    return GivenPlace(
+        nodelist.expand(env[name], name)[0], 20_000 + int.from_bytes(digest[:4], "big") % 12_000, name
+    )

@@ -15,7 +15,7 @@ import secrets
 _SEAL = 32  # hexadecimal digits: 128 bits
 
 
-class Broken(ValueError):
+class BrokenSeal(ValueError):
     """A line whose seal does not fit: it is not from the other side, or not the next one."""
 
 
@@ -51,9 +51,9 @@ class Seal:
         return self._next(line) + b" " + line
 
     def open(self, line: bytes) -> bytes:
-        """The line as it was said. Raises Broken."""
+        """The line as it was said. Raises BrokenSeal."""
         if not hmac.compare_digest(line[: _SEAL + 1], self._next(line[_SEAL + 1 :]) + b" "):
-            raise Broken("a line that is not sealed by this run")
+            raise BrokenSeal("a line that is not sealed by this run")
         return line[_SEAL + 1 :]
 
     def _next(self, line: bytes) -> bytes:

@@ -535,7 +535,7 @@ def _serve_later(box: str) -> None:
     sys.meta_path.insert(0, Later())
 
 
-class _Lines:
+class _PrintedLines:
     """What one stream prints, line by line: a checksum of each goes to the wrapper before the line itself.
 
     By these the wrapper knows in its copy whose line it was. Nothing waits for it, and the output is as it is.
@@ -587,7 +587,7 @@ def _tell_lines(box: str) -> None:
         if "%d:%d" % (held.st_dev, held.st_ino) not in wanted:
             continue
 
-        tell = _Lines(box, text.fileno()).tell
+        tell = _PrintedLines(box, text.fileno()).tell
 
         class FileIO(io.FileIO):
             def write(self, data: Any, _tell: Any = tell, _usual: Any = usual) -> Any:

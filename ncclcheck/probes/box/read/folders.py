@@ -18,7 +18,7 @@ _POLL_S = 0.25  # between two looks for a new line: chosen
 _LAST = 65536  # bytes at the end of a journal
 
 
-class Node(NamedTuple):
+class BoxFolder(NamedTuple):
     """A node's folder. status: of its COMMAND, None while that runs. size: grows with what is written there."""
 
     folder: str
@@ -46,7 +46,7 @@ def clock_of(folder: str) -> float | None:
         return None
 
 
-def others(own: str) -> list[Node]:
+def others(own: str) -> list[BoxFolder]:
     """The other nodes of this box that have written anything since this one began."""
     box = os.path.dirname(own)
     with suppress(OSError):
@@ -56,7 +56,7 @@ def others(own: str) -> list[Node]:
     return []
 
 
-def _node(path: str, begun: float) -> Node | None:
+def _node(path: str, begun: float) -> BoxFolder | None:
     """None: no node of this attempt."""
     sizes, latest = 0, 0.0
     for name in ("events.jsonl", "samples.0.jsonl", "samples.1.jsonl", "wrapper.jsonl"):
@@ -70,7 +70,7 @@ def _node(path: str, begun: float) -> Node | None:
     kinds = {row.get("what") for row in events}
     meta = next(_rows(path, "meta.json"), {})
     host = str(meta.get("host") or os.path.basename(path))
-    return Node(path, host, ends[-1] if ends else None, "stall" in kinds, "killed" in kinds, sizes)
+    return BoxFolder(path, host, ends[-1] if ends else None, "stall" in kinds, "killed" in kinds, sizes)
 
 
 def _rows(path: str, name: str) -> Iterator[dict[str, Any]]:
@@ -84,7 +84,7 @@ def _rows(path: str, name: str) -> Iterator[dict[str, Any]]:
                     yield row
 
 
-def wait_for_ends(own: str, seconds: float) -> tuple[list[Node], list[Node]]:
+def wait_for_ends(own: str, seconds: float) -> tuple[list[BoxFolder], list[BoxFolder]]:
     """Until each other node has ended or is silent: all of them, and those that are silent."""
     begun = time.monotonic()
     changed: dict[str, tuple[int, float]] = {}

@@ -116,12 +116,12 @@ def _rows(path: str, kind: str = "") -> Iterator[_Raw]:
 
 def _node(folder: str, clocks: _Raw, most: int) -> Box | None:
     try:
-        return _Node(folder, clocks, most).box()
+        return _NodeFolder(folder, clocks, most).box()
     except (msgspec.MsgspecError, TypeError, ValueError, KeyError, RecursionError):
         return None
 
 
-class _Node:
+class _NodeFolder:
     """One node's folder while it is read."""
 
     def __init__(self, folder: str, clocks: _Raw, most: int) -> None:

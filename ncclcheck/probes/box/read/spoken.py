@@ -24,7 +24,7 @@ NOT_FINITE = re.compile(r"(?i)(?<![\w.])[-+]?(?:nan|inf)(?![\w])")
 _LOGGED = re.compile(r"[IWEF]\d{4} \d\d:|[ =\-\[<{(]|\w[\w.]*\.ChildFailedError|Root Cause|Failures:")
 
 
-class Piece(msgspec.Struct, frozen=True):
+class OutputPiece(msgspec.Struct, frozen=True):
     """A line of output.jsonl. f: which of the files in turn, -1 the first; p: pid and lines of each run."""
 
     t: float
@@ -84,7 +84,7 @@ def _lines(folder: str) -> Iterator[tuple[int, str]]:
     pieces = sorted(_pieces(folder), key=lambda part: (part.f, part.at))
     newest = pieces[-1].f if pieces else -1
     contents: dict[int, bytes] = {}
-    left, wanted = _MOST, list[Piece]()
+    left, wanted = _MOST, list[OutputPiece]()
     for piece in reversed(pieces):
         left -= piece.n
         if left < 0:
@@ -104,11 +104,11 @@ def _lines(folder: str) -> Iterator[tuple[int, str]]:
                 yield (whose[at] if at < len(whose) else 0), shown
 
 
-def _pieces(folder: str) -> Iterator[Piece]:
+def _pieces(folder: str) -> Iterator[OutputPiece]:
     for name in _NAMES:
         for line in _content(os.path.join(folder, name)).splitlines():
             try:
-                piece = msgspec.json.decode(line, type=Piece)
+                piece = msgspec.json.decode(line, type=OutputPiece)
             except (msgspec.MsgspecError, RecursionError):
                 continue
             if piece.at >= 0 and piece.n >= 0 and piece.f >= -1:

@@ -18,7 +18,7 @@ import msgspec
 
 from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.children import inside
-from ncclcheck.probes.dataloader.children.inside import Answer
+from ncclcheck.probes.dataloader.children.inside import ChildAnswer
 from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.probes.machine.process import kill_tree
 
@@ -31,7 +31,7 @@ _REAP_S = 2.0  # a process in state D outlives SIGKILL; it is left behind
 
 
 @dataclass(frozen=True)
-class Ended(Generic[T]):
+class ChildEnd(Generic[T]):
     """How a child ended. error: `TypeError: text`; place: the user's own last frame, `file.py:12 in f`.
 
     signal, exit: how the process ended, 0 where it ended well. stacks: of all threads, at the limit or the crash.
@@ -75,13 +75,13 @@ class _Child:
     pid: int
     pipe: int
     stacks: int
-    said: bytearray
+    output: bytearray
     exit: int | None = None
     ready: bool = False
 
     @property
     def over(self) -> bool:
-        return self.exit is not None or self.said.endswith(b"\n")
+        return self.exit is not None or self.output.endswith(b"\n")
 
 
 def run(
@@ -90,7 +90,7 @@ def run(
     seconds: float,
     *,
     meanwhile: Callable[[], float] | None = None,
-) -> Ended[T]:
+) -> ChildEnd[T]:
     """Fork, do the work in the child; its result comes back as JSON of type `result`.
 
     A Defect in the child is one here.
@@ -104,14 +104,14 @@ def run(
     return _run([alone], result, seconds, meanwhile)[0]
 
 
-def run_all(works: Sequence[Callable[[Gate], T]], result: type[T], seconds: float) -> list[Ended[T]]:
+def run_all(works: Sequence[Callable[[Gate], T]], result: type[T], seconds: float) -> list[ChildEnd[T]]:
     """Several children at once. Each calls its gate, which waits until all children are there (or have ended)."""
     return _run(works, result, seconds, None)
 
 
 def _run(
     works: Sequence[Callable[[Gate], T]], result: type[T], seconds: float, meanwhile: Callable[[], float] | None
-) -> list[Ended[T]]:
+) -> list[ChildEnd[T]]:
     end = time.monotonic() + seconds
     closed, opened = os.pipe()
     children: list[_Child] = []
@@ -175,7 +175,7 @@ def _hear(child: _Child) -> None:
             return
         if not child.ready:
             child.ready, chunk = True, chunk.removeprefix(inside.READY)
-        child.said += chunk
+        child.output += chunk
 
 
 def _has_ended(child: _Child) -> bool:
@@ -195,19 +195,19 @@ def _ask_for_stacks(children: list[_Child]) -> None:
     time.sleep(_STACKS_S)
 
 
-def _ended(child: _Child, result: type[T], timed_out: bool, seconds: float) -> Ended[T]:
+def _ended(child: _Child, result: type[T], timed_out: bool, seconds: float) -> ChildEnd[T]:
     stacks = inside.without_ours(os.pread(child.stacks, _MOST_TEXT, 0).decode(errors="backslashreplace"))
-    if child.said.endswith(b"\n"):
+    if child.output.endswith(b"\n"):
         try:
-            answer = msgspec.json.decode(child.said, type=Answer)
+            answer = msgspec.json.decode(child.output, type=ChildAnswer)
             if answer.defect:
                 raise ours.Defect(answer.defect)
             value = None if answer.error else msgspec.json.decode(answer.value, type=result)
         except msgspec.MsgspecError as error:
             raise ours.Defect(ours.shown(error)) from error
-        return Ended(value, True, answer.error, answer.place, limit=seconds)
+        return ChildEnd(value, True, answer.error, answer.place, limit=seconds)
     status = 0 if timed_out else (child.exit or 0)
-    return Ended(
+    return ChildEnd(
         signal=max(0, -status), exit=max(0, status), timed_out=timed_out, stacks=stacks, limit=seconds,
         busy_s=_busy(child.pid) if timed_out else 0.0,
     )  # fmt: skip
@@ -215,7 +215,7 @@ def _ended(child: _Child, result: type[T], timed_out: bool, seconds: float) -> E
 
 def _end(child: _Child) -> None:
     """Kill what is left of it: its process group, and where it did not end by itself also those who left that."""
-    if not _has_ended(child) and not child.said.endswith(b"\n"):
+    if not _has_ended(child) and not child.output.endswith(b"\n"):
         kill_tree(child.pid, _REAP_S)
     with contextlib.suppress(OSError):
         os.killpg(child.pid, signal.SIGKILL)

@@ -17,9 +17,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from ncclcheck.probes.dataloader.children import holding
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.samples.graph import walk
-from ncclcheck.probes.dataloader.samples.read.reading import Run, Samples
+from ncclcheck.probes.dataloader.samples.read.reading import ReadSamples, Run
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.facts.data.resources import Cpu, Growth
 
@@ -48,7 +48,7 @@ class Footprint(Struct, frozen=True, kw_only=True):
     descriptors: int
 
 
-def measure(made: Made, seed: int, seconds: float, *, briefly: bool = False) -> Footprint:
+def measure(made: FactoryLoader, seed: int, seconds: float, *, briefly: bool = False) -> Footprint:
     """In a child that is thrown away. Raises what reading the first sample raises.
 
     briefly: only what is left by reading two samples again and again, for a machine too busy for the rest.
@@ -57,7 +57,7 @@ def measure(made: Made, seed: int, seconds: float, *, briefly: bool = False) -> 
     gc.freeze()
     _more_descriptors()
     before, threads = holding.now(), holding.threads()
-    samples = Samples(made, seed)
+    samples = ReadSamples(made, seed)
     each = samples.warm_up(0.0 if briefly else seconds / 5)
     samples.again()
     for _ in range(_SETTLED):
@@ -83,7 +83,7 @@ def measure(made: Made, seed: int, seconds: float, *, briefly: bool = False) -> 
     )
 
 
-def _growing(made: Made, samples: Samples) -> list[str]:
+def _growing(made: FactoryLoader, samples: ReadSamples) -> list[str]:
     """The containers of the dataset that are longer once the same samples were read again."""
     before = _lengths(made)
     samples.again()
@@ -94,14 +94,14 @@ def _longer(before: dict[str, int], after: dict[str, int], least: int) -> list[s
     return [path for path, length in after.items() if length - before.get(path, length) >= least][:_SHOWN]
 
 
-def _lengths(made: Made) -> dict[str, int]:
+def _lengths(made: FactoryLoader) -> dict[str, int]:
     containers = (
         (path, value) for path, value in walk(made.dataset) if isinstance(value, list | dict | set | deque)
     )
     return {path: len(value) for path, value in containers}
 
 
-def _kinds(made: Made, paths: list[str]) -> list[str]:
+def _kinds(made: FactoryLoader, paths: list[str]) -> list[str]:
     names = {dict: "dict", set: "set", list: "list", deque: "deque"}
     kinds = {
         path: name
@@ -119,7 +119,7 @@ def _more_descriptors() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
-def _fresh(made: Made, samples: Samples, seconds: float, each: float) -> Growth | Unread:
+def _fresh(made: FactoryLoader, samples: ReadSamples, seconds: float, each: float) -> Growth | Unread:
     """Runs of neighbours: objects made one after the other share pages, as they do over a whole epoch."""
     reads = int(min(seconds, _PART_S if each < 1e-3 else seconds) / _RUNS / max(each, 1e-7))
     reads = max(2, min(reads, _MOST_RUN))
@@ -132,7 +132,7 @@ def _fresh(made: Made, samples: Samples, seconds: float, each: float) -> Growth 
     return _grown(samples.fresh(_RUNS, reads), reads, seconds)
 
 
-def _again(samples: Samples, seconds: float, each: float) -> Growth:
+def _again(samples: ReadSamples, seconds: float, each: float) -> Growth:
     """The last four runs; each is one pass at least, of a fast dataset several.
 
     What copies pages of its parent, or warms a cache, comes to an end; what leaks grows in every look.

@@ -14,7 +14,7 @@ _LINES = re.compile(r"^(\w+):\s+(\d+) kB", re.MULTILINE)
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldResources:
     """descriptors: number -> what it is open on. anonymous: private memory that belongs to no file, shared with
     the parent or not; own: of it what no other process has.
     """
@@ -24,14 +24,14 @@ class Held:
     descriptors: dict[int, str] = field(default_factory=dict)
 
 
-def now() -> Held:
+def now() -> HeldResources:
     """After what nobody refers to has been given back. Raises OSError where the kernel does not tell."""
     gc.collect()
     _trim()
     with open("/proc/self/smaps_rollup", encoding="ascii", errors="replace") as file:
         sizes = {name: int(count) * 1024 for name, count in _LINES.findall(file.read())}
     own = sizes["Private_Dirty"] - sizes.get("Pss_Shmem", 0)
-    return Held(sizes["Anonymous"], own, descriptors())
+    return HeldResources(sizes["Anonymous"], own, descriptors())
 
 
 def descriptors() -> dict[int, str]:

@@ -31,7 +31,7 @@ _PACKAGE = os.path.dirname(ncclcheck.__file__)
 _OURS = (f'File "{_PACKAGE}/', 'File "<frozen')
 
 
-class Answer(msgspec.Struct):
+class ChildAnswer(msgspec.Struct):
     """What a child says at its end. defect: the traceback where an exception of ours ended it."""
 
     value: msgspec.Raw = msgspec.Raw(b"null")
@@ -61,7 +61,7 @@ def be_child(parent: int, pipe: int, stacks: int, not_ours: Iterable[int], bound
 
 def answer(work: Callable[[Callable[[], None]], Any], pipe: int, closed: int) -> NoReturn:
     """Do the work, write the answer, end without any clean-up: the parent's is not ours to do."""
-    reply, pid = Answer(), os.getpid()
+    reply, pid = ChildAnswer(), os.getpid()
 
     def gate() -> None:
         os.write(pipe, READY)
@@ -71,7 +71,7 @@ def answer(work: Callable[[Callable[[], None]], Any], pipe: int, closed: int) ->
         reply.value = msgspec.Raw(msgspec.json.encode(work(gate)))
     except BaseException as error:  # SystemExit of user code too
         defect = ours.trace_of(error)
-        reply = Answer(defect=defect) if defect else Answer(error=told(error), place=place_of(error))
+        reply = ChildAnswer(defect=defect) if defect else ChildAnswer(error=in_words(error), place=place_of(error))
     if os.getpid() != pid:
         os._exit(1)  # a process that the user's code forked came out of it by this way; it has nothing to answer
     with contextlib.suppress(BaseException):
@@ -86,7 +86,7 @@ def _write(pipe: int, data: bytes) -> None:
         data = data[os.write(pipe, data) :]
 
 
-def told(error: BaseException) -> str:
+def in_words(error: BaseException) -> str:
     """`TypeError: its text`, shortened. A class whose __str__ raises is named alone.
 
     For exceptions of the user's code: one of ours is raised on, as a Defect.

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from ncclcheck.probes.dataloader.views import Asked, View
+from ncclcheck.probes.dataloader.views import EmulatedRank, RankView
 from ncclcheck.probes.job.context import DataPlan
 from ncclcheck.probes.machine.process import die_with_parent, kill_tree, start
 
@@ -41,17 +41,17 @@ class Interpreter:
         argv = [sys.executable, "-c", _START, json.dumps(sys.path)]
         return cls(start(argv, env=env, control=True, out=2, err=2))
 
-    def view(self, asked: Asked) -> View:
+    def view(self, asked: EmulatedRank) -> RankView:
         """Be this rank. Once only; it may be asked by a child of the process that started it."""
         answer = _answer(asked)
         assert self.running.stdin is not None
         os.write(self.running.stdin.fileno(), msgspec.json.encode(asked) + b"\n")
         while not os.path.exists(answer):
             if not _is_running(self.running.pid) and not os.path.exists(answer):  # it may just have answered
-                return View(rank=asked.rank, error="its interpreter ended without an answer")
+                return RankView(rank=asked.rank, error="its interpreter ended without an answer")
             time.sleep(_POLL_S)
         with open(answer, "rb") as file:
-            return msgspec.json.decode(file.read(), type=View)
+            return msgspec.json.decode(file.read(), type=RankView)
 
     def close(self) -> None:
         """End it and what it started."""
@@ -75,7 +75,7 @@ def main() -> None:
     from ncclcheck.probes.dataloader.ranks.rank_view import view  # noqa: PLC0415 - it imports torch
 
     if line := sys.stdin.buffer.readline():
-        asked = msgspec.json.decode(line, type=Asked)
+        asked = msgspec.json.decode(line, type=EmulatedRank)
         answer = _answer(asked)
         with open(f"{answer}.part", "wb") as file:
             file.write(msgspec.json.encode(view(asked)))
@@ -84,7 +84,7 @@ def main() -> None:
     os._exit(0)
 
 
-def _answer(asked: Asked) -> str:
+def _answer(asked: EmulatedRank) -> str:
     return os.path.join(asked.folder, f"{asked.rank}-answer")
 
 

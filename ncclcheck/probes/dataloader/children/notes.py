@@ -43,7 +43,7 @@ class Note(Struct, omit_defaults=True):
     place: str = ""
 
 
-class Mark:
+class ReadingMark:
     """Which sample each child reads, where its parent sees it, whatever becomes of the child."""
 
     def __init__(self) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from ncclcheck.probes.dataloader.children import surroundings
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.samples.graph import walk
 from ncclcheck.probes.facts.data.content import Memory
 
@@ -23,7 +23,7 @@ _MOST_BYTES = 256 * 2**20
 class Pristine:
     """Offsets of inherited files, and the memory shared between processes, as the factory left them."""
 
-    def __init__(self, made: Made) -> None:
+    def __init__(self, made: FactoryLoader) -> None:
         self._offsets = dict(_offsets(made))
         shared = list(_shared_memory(made))
         self._memory = [piece for _, piece in shared]
@@ -49,19 +49,19 @@ class Pristine:
         return [where for where, piece, data in both if _content(piece) != data]
 
 
-def offsets(made: Made) -> dict[int, int]:
+def offsets(made: FactoryLoader) -> dict[int, int]:
     """Where the inherited files that can be read stand now, by descriptor."""
     return dict(_offsets(made))
 
 
-def _offsets(made: Made) -> Iterator[tuple[int, int]]:
+def _offsets(made: FactoryLoader) -> Iterator[tuple[int, int]]:
     for handle in made.handles:
         if handle.kind == "file" and handle.access != "w":
             with contextlib.suppress(OSError, ValueError):
                 yield handle.number, surroundings.position(handle.number)
 
 
-def _shared_memory(made: Made) -> Iterator[tuple[Memory, tuple[int, int]]]:
+def _shared_memory(made: FactoryLoader) -> Iterator[tuple[Memory, tuple[int, int]]]:
     """With address and size, tensors and multiprocessing values that forked processes share."""
     left = _MOST_BYTES
     for path, value in walk([made.dataset, made.loader.get("collate_fn")]):

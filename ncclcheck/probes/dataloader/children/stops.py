@@ -11,10 +11,10 @@ from typing import TypeVar
 from msgspec.structs import replace
 
 from ncclcheck.probes.dataloader.children import child, notes
-from ncclcheck.probes.dataloader.children.child import Ended
-from ncclcheck.probes.dataloader.children.notes import Diary, Mark, Note
+from ncclcheck.probes.dataloader.children.child import ChildEnd
+from ncclcheck.probes.dataloader.children.notes import Diary, Note, ReadingMark
 from ncclcheck.probes.dataloader.rates.loaded import Ran
-from ncclcheck.probes.facts.data.streams import Stop
+from ncclcheck.probes.facts.data.streams import WorkerStop
 from ncclcheck.probes.facts.run.course import signal_name
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ _FRAME = re.compile(r'File "(.+?)", line (\d+) in (\S+)')
 _NOT_THE_USERS = ("/site-packages/", "/lib/python", "/ncclcheck/probes/", "<frozen")
 
 
-def of_loader(ended: Ended[Ran], diaries: Sequence[Diary]) -> list[Stop]:
+def of_loader(ended: ChildEnd[Ran], diaries: Sequence[Diary]) -> list[WorkerStop]:
     """Of a run of the loader: workers first, then what is left without one."""
     stops = [*_raised(diaries), *_gone(ended.value, diaries)]
     if ended.timed_out:
@@ -36,11 +36,13 @@ def of_loader(ended: Ended[Ran], diaries: Sequence[Diary]) -> list[Stop]:
     elif ended.value is None:
         stops.append(alone(ended))
     elif ended.value.error and not stops:
-        stops.append(Stop(kind="raised", during="start", error=ended.value.error, place=ended.value.place))
+        stops.append(WorkerStop(kind="raised", during="start", error=ended.value.error, place=ended.value.place))
     return stops[:_MOST]
 
 
-def read_alone(work: Callable[[], T], result: type[T], seconds: float, mark: Mark) -> tuple[Ended[T], Stop | None]:
+def read_alone(
+    work: Callable[[], T], result: type[T], seconds: float, mark: ReadingMark
+) -> tuple[ChildEnd[T], WorkerStop | None]:
     """Run in a child that marks what it reads: how it ended, and what to tell of it where that was not well."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     ended = child.run(work, result, seconds)
@@ -52,10 +54,10 @@ def read_alone(work: Callable[[], T], result: type[T], seconds: float, mark: Mar
     return ended, replace(stop, usual=mark.usual(), busy=computed > _BUSY * seconds)
 
 
-def alone(ended: Ended[T], index: int | None = None) -> Stop:
+def alone(ended: ChildEnd[T], index: int | None = None) -> WorkerStop:
     """Of a child without workers, which was reading this sample."""
     at, place = "" if index is None else str(index), place_in(ended.stacks)
-    stop = Stop(kind="left", index=at, place=place, stack=_telling(ended.stacks), alone=True)
+    stop = WorkerStop(kind="left", index=at, place=place, stack=_telling(ended.stacks), alone=True)
     if ended.timed_out:
         return replace(stop, kind="hung", seconds=ended.limit)
     if ended.signal:
@@ -65,7 +67,7 @@ def alone(ended: Ended[T], index: int | None = None) -> Stop:
     return replace(stop, exit=ended.exit)
 
 
-def _raised(diaries: Sequence[Diary]) -> Iterator[Stop]:
+def _raised(diaries: Sequence[Diary]) -> Iterator[WorkerStop]:
     """One for each kind of error."""
     seen: set[str] = set()
     for note in [*notes.of(diaries, "init"), *notes.of(diaries, "raised"), *notes.of(diaries, "unsendable")]:
@@ -74,23 +76,23 @@ def _raised(diaries: Sequence[Diary]) -> Iterator[Stop]:
             yield _stop(note, note.error)
 
 
-def _stop(note: Note, error: str) -> Stop:
+def _stop(note: Note, error: str) -> WorkerStop:
     if note.event == "unsendable":
-        return Stop(kind="hung", during="queue", worker=note.worker, error=error)
-    return Stop(
+        return WorkerStop(kind="hung", during="queue", worker=note.worker, error=error)
+    return WorkerStop(
         kind="raised", during="worker_init_fn" if note.event == "init" else "sample", worker=note.worker,
         index=note.index, error=error, place=note.place,
     )  # fmt: skip
 
 
-def _gone(ran: Ran | None, diaries: Sequence[Diary]) -> Iterator[Stop]:
+def _gone(ran: Ran | None, diaries: Sequence[Diary]) -> Iterator[WorkerStop]:
     """Workers that ended before their time."""
     by_pid = {diary.pid: diary for diary in diaries}
     for gone in ran.exits if ran else []:
         diary = by_pid.get(gone.pid)
         note = diary.open if diary else None
         stack = diary.stack if diary else ""
-        yield Stop(
+        yield WorkerStop(
             kind="crashed" if gone.code < 0 else "left",
             during="sample" if note else "collate_fn",
             worker=gone.worker,
@@ -102,7 +104,7 @@ def _gone(ran: Ran | None, diaries: Sequence[Diary]) -> Iterator[Stop]:
         )
 
 
-def _hung(diaries: Sequence[Diary], seconds: float, before: float) -> Iterator[Stop]:
+def _hung(diaries: Sequence[Diary], seconds: float, before: float) -> Iterator[WorkerStop]:
     """Samples that were begun and not ended; where there is none, the loader waits for a batch that is lost.
 
     before: what was noted later than this is slow, and not hung.
@@ -110,14 +112,14 @@ def _hung(diaries: Sequence[Diary], seconds: float, before: float) -> Iterator[S
     waiting = [(diary, note) for diary in diaries if (note := diary.open)]
     for diary, note in waiting:
         if note.at < before:
-            yield Stop(
+            yield WorkerStop(
                 kind="hung", worker=note.worker, index=note.index, place=place_in(diary.stack),
                 stack=_telling(diary.stack), seconds=seconds,
             )  # fmt: skip
     last = max((note.at for diary in diaries for note in diary.notes), default=0.0)
     if not waiting and last < before and not notes.of(diaries, "unsendable"):
         began = bool(notes.of(diaries, "init"))
-        yield Stop(kind="hung", during="queue" if began else "start", seconds=seconds)
+        yield WorkerStop(kind="hung", during="queue" if began else "start", seconds=seconds)
 
 
 def _telling(stack: str) -> str:

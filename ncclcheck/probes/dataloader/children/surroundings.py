@@ -12,10 +12,10 @@ from typing import Any, Literal, get_args
 
 import torch
 
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.samples.graph import walk
 from ncclcheck.probes.dataloader.source import code
-from ncclcheck.probes.facts.data.made import Handle, Library
+from ncclcheck.probes.facts.data.made import Handle, LibraryHandle
 from ncclcheck.probes.facts.data.made import Made as MadeFacts
 
 Given = Literal["dataset", "loader", "tuple", "module"]
@@ -65,7 +65,7 @@ def read() -> Surroundings:
     return Surroundings(_handles(), threads, tasks, bool(torch.cuda.is_initialized()))  # type: ignore[no-untyped-call]
 
 
-def compare(before: Surroundings, after: Surroundings, made: Made, seconds: float) -> MadeFacts:
+def compare(before: Surroundings, after: Surroundings, made: FactoryLoader, seconds: float) -> MadeFacts:
     """What the factory gave and left."""
     started = [name for number, name in after.threads.items() if number not in before.threads]
     dataset = type(made.dataset)
@@ -78,7 +78,9 @@ def compare(before: Surroundings, after: Surroundings, made: Made, seconds: floa
         length=made.length if made.length is not None and 0 <= made.length < 2**60 else None,
         options={name: f"{value!r:.80}" for name, value in made.loader.items()},
         handles=[handle for key, handle in after.handles.items() if key not in before.handles][:_MOST],
-        libraries=[Library(path=path, type=kind) for path, value in parts if (kind := library_of(value))][:_MOST],
+        libraries=[LibraryHandle(path=path, type=kind) for path, value in parts if (kind := library_of(value))][
+            :_MOST
+        ],
         locks=[path for path, value in parts if type(value).__module__ == "multiprocessing.synchronize"][:_MOST],
         threads=started[:_MOST],
         thread_owners=[_owner_of(name, parts) for name in started[:_MOST]],

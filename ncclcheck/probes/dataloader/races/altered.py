@@ -11,7 +11,7 @@ from ncclcheck.probes.dataloader.randomness import seeds
 from ncclcheck.probes.dataloader.samples import graph
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
 from ncclcheck.probes.dataloader.samples.read import glance
-from ncclcheck.probes.dataloader.samples.read.reader import Reader
+from ncclcheck.probes.dataloader.samples.read.reader import SampleReader
 
 _FIRST = 8  # of a long list only the first items are walked, so the first samples are read too
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
@@ -19,17 +19,19 @@ _MOST_BYTES = 64 * 2**20  # of one array; a digest takes about 1 ms for 1 MiB
 _MOST = 3  # paths in a finding: chosen
 
 
-def look(reader: Reader, indices: Sequence[int]) -> list[str]:
+def look(reader: SampleReader, indices: Sequence[int]) -> list[str]:
     """The paths, such as `self.records[0][boxes]`, in a child that reads each sample once: twice may undo it."""
     first = range(min(_FIRST, reader.made.length or 0))
-    ended = reader.one(lambda: _altered(reader, [*dict.fromkeys((*first, *indices[:_FIRST]))]), list[str], 0.5)
+    ended = reader.in_child(
+        lambda: _altered(reader, [*dict.fromkeys((*first, *indices[:_FIRST]))]), list[str], 0.5
+    )
     return ended.value or [] if ended.ok else []
 
 
-def _altered(reader: Reader, indices: Sequence[int]) -> list[str]:
-    order = glance.Order(indices, reader.plan.seed, workers=reader.plan.workers)
+def _altered(reader: SampleReader, indices: Sequence[int]) -> list[str]:
+    order = glance.ReadingOrder(indices, reader.plan.seed, workers=reader.plan.workers)
     glance.be_worker(reader.made, order)
-    source = glance.Source(reader.made)
+    source = glance.SampleSource(reader.made)
     source.begin(order.salt)
     before = dict(_held(reader.made.dataset))
     for index in [index for index in indices if index not in reader.unreadable]:

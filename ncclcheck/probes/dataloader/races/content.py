@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ncclcheck.probes.dataloader.children.child import Ended
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.children.child import ChildEnd
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.indices import chosen
 from ncclcheck.probes.dataloader.races import altered, contest, inherited, overwritten, written
 from ncclcheck.probes.dataloader.races.contest import Touched
@@ -17,8 +17,8 @@ from ncclcheck.probes.dataloader.randomness.oracle import Oracle, ask
 from ncclcheck.probes.dataloader.ranks import beyond
 from ncclcheck.probes.dataloader.samples import finite
 from ncclcheck.probes.dataloader.samples.read import glance, sweep
-from ncclcheck.probes.dataloader.samples.read.glance import Order
-from ncclcheck.probes.dataloader.samples.read.reader import Reader
+from ncclcheck.probes.dataloader.samples.read.glance import ReadingOrder
+from ncclcheck.probes.dataloader.samples.read.reader import SampleReader
 from ncclcheck.probes.facts.data import Content
 from ncclcheck.probes.facts.data.content import Fallback, Memory, NotFinite
 from ncclcheck.probes.job.context import DataPlan
@@ -34,9 +34,9 @@ _SWEEP_S = 0.4  # for a look at as many samples as possible: chosen, as above
 _EXAMPLES = 10  # in a finding, the rest is counted: chosen
 
 
-def look(made: Made, plan: DataPlan, limit: float) -> Content:
+def look(made: FactoryLoader, plan: DataPlan, limit: float) -> Content:
     """All of it, within the limit."""
-    reader = Reader(made, plan, limit)
+    reader = SampleReader(made, plan, limit)
     indices = chosen(made, _MOST, plan.seed)
     if not indices:
         return Content(seed=plan.seed, unseen=["the dataset is empty"])
@@ -52,7 +52,7 @@ def look(made: Made, plan: DataPlan, limit: float) -> Content:
     return _with_unreadable(reader, content)
 
 
-def _touch(reader: Reader, indices: Sequence[int]) -> list[Ended[Touched]]:
+def _touch(reader: SampleReader, indices: Sequence[int]) -> list[ChildEnd[Touched]]:
     """The first read of all. Not through a socket: what is left unread in it would spoil all later reads."""
     if any(handle.kind in ("socket", "pipe") for handle in reader.made.handles):
         return []
@@ -61,15 +61,17 @@ def _touch(reader: Reader, indices: Sequence[int]) -> list[Ended[Touched]]:
     reader.has_read = any(reader.mark.count(number) > 1 for number in range(len(touched)))
     begun = [reader.mark.last(number) for number, ended in enumerate(touched) if not ended.ok]
     for index in {index for index in begun if index is not None}:
-        reader.passes(Order([index], reader.plan.seed, workers=reader.plan.workers, whole=reader.made.iterable))
+        reader.passes(
+            ReadingOrder([index], reader.plan.seed, workers=reader.plan.workers, whole=reader.made.iterable)
+        )
     return touched
 
 
-def _done(touched: Sequence[Ended[Touched]]) -> list[Touched]:
+def _done(touched: Sequence[ChildEnd[Touched]]) -> list[Touched]:
     return [ended.value for ended in touched if ended.ok and ended.value]
 
 
-def _affordable(reader: Reader, indices: Sequence[int], touched: Sequence[Touched]) -> list[int]:
+def _affordable(reader: SampleReader, indices: Sequence[int], touched: Sequence[Touched]) -> list[int]:
     """As many as can be read in every order within the limit."""
     reader.each = min((touched.seconds / len(touched.read) for touched in touched if touched.read), default=0.0)
     if not reader.each:
@@ -78,7 +80,7 @@ def _affordable(reader: Reader, indices: Sequence[int], touched: Sequence[Touche
 
 
 def _in_orders(
-    reader: Reader, content: Content, indices: Sequence[int], touched: Sequence[Ended[Touched]]
+    reader: SampleReader, content: Content, indices: Sequence[int], touched: Sequence[ChildEnd[Touched]]
 ) -> Content:
     content = replace(content, inherited=inherited.moved_offsets(reader, indices))
     oracle = ask(reader, indices, reader.plan.seed)
@@ -90,11 +92,11 @@ def _in_orders(
     return _together(reader, content, oracle, touched)
 
 
-def _alone(reader: Reader, content: Content, oracle: Oracle) -> Content:
+def _alone(reader: SampleReader, content: Content, oracle: Oracle) -> Content:
     """What one reader finds."""
     indices = list(oracle.truth)
     memory = _shared(reader, oracle)
-    causes = entropy.find(reader, indices) if oracle.unsettled else entropy.Found([], 0)
+    causes = entropy.find(reader, indices) if oracle.unsettled else entropy.EntropyCalls([], 0)
     return replace(
         content,
         indices=len(indices),
@@ -110,13 +112,13 @@ def _alone(reader: Reader, content: Content, oracle: Oracle) -> Content:
     )
 
 
-def _altered(reader: Reader, oracle: Oracle) -> list[str]:
+def _altered(reader: SampleReader, oracle: Oracle) -> list[str]:
     """Looked for only where content depends on what was read before."""
     hidden = any(leaf.kind == "hidden" or leaf.reread for leaf in oracle.leaves)
     return altered.look(reader, list(oracle.truth)) if hidden and not reader.made.iterable else []
 
 
-def _shared(reader: Reader, oracle: Oracle) -> list[Memory]:
+def _shared(reader: SampleReader, oracle: Oracle) -> list[Memory]:
     """Memory shared by all workers that a pass over the samples changes."""
     if not reader.pristine.has_memory:
         return []
@@ -124,7 +126,9 @@ def _shared(reader: Reader, oracle: Oracle) -> list[Memory]:
     return reader.pristine.changed()[:_EXAMPLES]
 
 
-def _together(reader: Reader, content: Content, oracle: Oracle, touched: Sequence[Ended[Touched]]) -> Content:
+def _together(
+    reader: SampleReader, content: Content, oracle: Oracle, touched: Sequence[ChildEnd[Touched]]
+) -> Content:
     """What several readers find."""
     needed = inherited.needed(reader, oracle)
     first = contest.compare_touched(touched, oracle) if touched else None
@@ -135,7 +139,7 @@ def _together(reader: Reader, content: Content, oracle: Oracle, touched: Sequenc
     return replace(content, first_touch=first, stress=stress)
 
 
-def _all(reader: Reader, content: Content) -> Content:
+def _all(reader: SampleReader, content: Content) -> Content:
     """What a look at as many samples as possible finds."""
     if reader.left < 0.5:
         return replace(content, unseen=[*content.unseen, "rare samples: the time budget was used up"])
@@ -162,7 +166,7 @@ def _dropped(swept: sweep.Swept) -> Fallback | None:
     )
 
 
-def _not_finite(reader: Reader, swept: sweep.Swept) -> list[NotFinite]:
+def _not_finite(reader: SampleReader, swept: sweep.Swept) -> list[NotFinite]:
     meant = bool(swept.not_finite) and finite.meant(reader.made.dataset)
     return [replace(leaf, meant=meant) for leaf in swept.not_finite.values()][:_EXAMPLES]
 
@@ -171,21 +175,21 @@ class _Length(Struct):
     of: int
 
 
-def _in_worker(reader: Reader) -> int | None:
+def _in_worker(reader: SampleReader) -> int | None:
     """What len() says once worker_init_fn has run, where it said something else before."""
     made = reader.made
     if made.length is None or not made.loader.get("worker_init_fn"):
         return None
 
     def length() -> _Length:
-        glance.be_worker(made, Order([], reader.plan.seed, workers=reader.plan.workers))
+        glance.be_worker(made, ReadingOrder([], reader.plan.seed, workers=reader.plan.workers))
         return _Length(len(made.dataset))
 
-    ended = reader.one(length, _Length, 0.5)
+    ended = reader.in_child(length, _Length, 0.5)
     return ended.value.of if ended.ok and ended.value and 0 <= ended.value.of != made.length else None
 
 
-def _with_unreadable(reader: Reader, content: Content) -> Content:
+def _with_unreadable(reader: SampleReader, content: Content) -> Content:
     unreadables = sorted(
         reader.unreadable.values(), key=lambda unreadable: (unreadable.kind == "raised", unreadable.index)
     )

@@ -14,13 +14,19 @@ from typing import Any
 import msgspec
 
 from ncclcheck.probes.dataloader.children import child, inside
-from ncclcheck.probes.dataloader.children.child import Ended, Gate
-from ncclcheck.probes.dataloader.races.written import Writes, watch_writes
+from ncclcheck.probes.dataloader.children.child import ChildEnd, Gate
+from ncclcheck.probes.dataloader.races.written import FileWrites, watch_writes
 from ncclcheck.probes.dataloader.randomness import seeds
 from ncclcheck.probes.dataloader.randomness.oracle import Oracle
 from ncclcheck.probes.dataloader.samples.read import glance
-from ncclcheck.probes.dataloader.samples.read.glance import Order, Pass, Sample, Source, Streams
-from ncclcheck.probes.dataloader.samples.read.reader import Reader
+from ncclcheck.probes.dataloader.samples.read.glance import (
+    GeneratorStates,
+    Pass,
+    ReadingOrder,
+    SampleGlance,
+    SampleSource,
+)
+from ncclcheck.probes.dataloader.samples.read.reader import SampleReader
 from ncclcheck.probes.facts.data.content import Contest, Wrong
 
 _ENOUGH = 50  # wrong reads of one worker, after which it stops: chosen
@@ -34,7 +40,7 @@ class Touched(msgspec.Struct):
     """What one worker read first, and the files that it wrote meanwhile."""
 
     read: Pass
-    writes: Writes
+    writes: FileWrites
     seconds: float
 
 
@@ -46,26 +52,32 @@ class Stressed(msgspec.Struct):
     examples: list[Wrong]
 
 
-def first_touch(reader: Reader, indices: Sequence[int], salt: int, seconds: float) -> list[Ended[Touched]]:
+def first_touch(
+    reader: SampleReader, indices: Sequence[int], salt: int, seconds: float
+) -> list[ChildEnd[Touched]]:
     """All workers read the same samples, which nobody has read before, in the same order at once."""
     workers = reader.plan.workers
     reader.pristine.restore()
     reader.mark.clear()
     works = [
-        partial(_touch, reader, Order(indices, salt, number, workers, whole=reader.made.iterable, seconds=seconds))
+        partial(
+            _touch,
+            reader,
+            ReadingOrder(indices, salt, number, workers, whole=reader.made.iterable, seconds=seconds),
+        )
         for number in range(workers)
     ]
     return child.run_all(works, Touched, seconds + reader.patience)
 
 
-def _touch(reader: Reader, order: Order, gate: Gate) -> Touched:
+def _touch(reader: SampleReader, order: ReadingOrder, gate: Gate) -> Touched:
     writes = watch_writes()
     begun = time.monotonic()
     samples = glance.read(reader.made, order, reader.mark, gate)[0]
     return Touched(samples, writes, time.monotonic() - begun)
 
 
-def compare_touched(touched: Sequence[Ended[Touched]], oracle: Oracle) -> Contest:
+def compare_touched(touched: Sequence[ChildEnd[Touched]], oracle: Oracle) -> Contest:
     """A first read is wrong where the workers disagree and the lone reader later got something else."""
     seen = {number: ended.value.read for number, ended in enumerate(touched) if ended.ok and ended.value}
     wrong = [
@@ -84,7 +96,7 @@ def compare_touched(touched: Sequence[Ended[Touched]], oracle: Oracle) -> Contes
     )
 
 
-def _alike(sample: Sample, other: Sample | None, oracle: Oracle) -> bool:
+def _alike(sample: SampleGlance, other: SampleGlance | None, oracle: Oracle) -> bool:
     if other is None:
         return True
     if sample.error or other.error:
@@ -92,7 +104,7 @@ def _alike(sample: Sample, other: Sample | None, oracle: Oracle) -> bool:
     return all(sample.leaves.get(leaf) == other.leaves.get(leaf) for leaf in oracle.judged)
 
 
-def stress(reader: Reader, oracle: Oracle, seconds: float) -> Contest:
+def stress(reader: SampleReader, oracle: Oracle, seconds: float) -> Contest:
     """All workers read the same samples in orders of their own, under pinned seeds, for so long."""
     reader.pristine.restore()
     reader.mark.clear()
@@ -108,21 +120,21 @@ def stress(reader: Reader, oracle: Oracle, seconds: float) -> Contest:
     )
 
 
-def has_drifted(reader: Reader, oracle: Oracle) -> bool:
+def has_drifted(reader: SampleReader, oracle: Oracle) -> bool:
     """Whether the lone reader no longer gets most of what it got: a slow clock, not damage that workers did."""
     again = next(iter(reader.passes(oracle.order)), {})
     changed = sum(compare(index, 0, sample, oracle) is not None for index, sample in again.items())
     return changed > len(oracle.truth) / 2
 
 
-def _stress(reader: Reader, oracle: Oracle, number: int, seconds: float, gate: Gate) -> Stressed:
+def _stress(reader: SampleReader, oracle: Oracle, number: int, seconds: float, gate: Gate) -> Stressed:
     sys.setswitchinterval(1e-4)
     order = oracle.order
     glance.be_worker(reader.made, replace(order, worker=number))
-    source = Source(reader.made)
+    source = SampleSource(reader.made)
     if order.warm is not None:
         _read(source, order.warm, glance.WARM, 0)
-    streams = Streams(reader.made) if order.reset else None
+    streams = GeneratorStates(reader.made) if order.reset else None
     shuffle = random.Random(number)
     done = Stressed(0, 0, [])
     gate()
@@ -149,12 +161,12 @@ def _stress(reader: Reader, oracle: Oracle, number: int, seconds: float, gate: G
     return done
 
 
-def _read(source: Source, index: int, salt: int, seed: int) -> Sample:
+def _read(source: SampleSource, index: int, salt: int, seed: int) -> SampleGlance:
     seeds.reseed(salt, seed)
     try:
         return glance.sample_of(source.read(index))
     except Exception as error:
-        return Sample(error=inside.told(error), place=inside.place_of(error))
+        return SampleGlance(error=inside.in_words(error), place=inside.place_of(error))
 
 
 def _note(done: Stressed, wrong: Wrong | None) -> None:
@@ -165,7 +177,7 @@ def _note(done: Stressed, wrong: Wrong | None) -> None:
             done.examples.append(wrong)
 
 
-def compare(index: int, worker: int, sample: Sample, oracle: Oracle) -> Wrong | None:
+def compare(index: int, worker: int, sample: SampleGlance, oracle: Oracle) -> Wrong | None:
     """What is wrong with a read, for leaves whose content is settled by the index and the seed."""
     alone = oracle.truth[index]
     if alone.error:
@@ -195,5 +207,5 @@ def _owner(leaf: str, digest: str, truth: Pass) -> int | None:
     return owners[0] if len(owners) == 1 else None
 
 
-def _stuck(ended: Sequence[Ended[Any]]) -> list[str]:
+def _stuck(ended: Sequence[ChildEnd[Any]]) -> list[str]:
     return [f"worker {number} {end.how}\n{end.stacks[:1500]}" for number, end in enumerate(ended) if not end.ok]

@@ -18,8 +18,8 @@ from ncclcheck.probes.dataloader.children.surroundings import library_of, positi
 from ncclcheck.probes.dataloader.randomness.oracle import Oracle
 from ncclcheck.probes.dataloader.samples.graph import walk
 from ncclcheck.probes.dataloader.samples.read import glance
-from ncclcheck.probes.dataloader.samples.read.glance import Pass, Sample
-from ncclcheck.probes.dataloader.samples.read.reader import Reader
+from ncclcheck.probes.dataloader.samples.read.glance import Pass, SampleGlance
+from ncclcheck.probes.dataloader.samples.read.reader import SampleReader
 from ncclcheck.probes.facts.data.content import Inherited
 
 _SAMPLES = 8  # read to see which offsets move: chosen, each read moves it
@@ -29,17 +29,17 @@ _MOST_SOCKETS = 4  # tried one by one, each a child: chosen
 _CLOSABLE = ("File", "Environment", "Connection", "connection", "Redis", "StrictRedis", "InputContainer")
 
 
-class Moved(msgspec.Struct):
+class MovedDescriptors(msgspec.Struct):
     """Descriptors whose offset reading moved, each with the first sample that did."""
 
     by_number: dict[int, int]
 
 
-def moved_offsets(reader: Reader, indices: Sequence[int]) -> list[Inherited]:
+def moved_offsets(reader: SampleReader, indices: Sequence[int]) -> list[Inherited]:
     """Files of which an offset, shared by all workers, moves while samples are read."""
     if reader.made.workers_unpickle or not offsets(reader.made):
         return []
-    ended = reader.one(lambda: _watch(reader, indices), Moved, 0.5)
+    ended = reader.in_child(lambda: _watch(reader, indices), MovedDescriptors, 0.5)
     targets = {handle.number: handle.target for handle in reader.made.handles}
     moved = ended.value.by_number if ended.ok and ended.value else {}
     return [
@@ -48,7 +48,7 @@ def moved_offsets(reader: Reader, indices: Sequence[int]) -> list[Inherited]:
     ]
 
 
-def _path_to(reader: Reader, number: int) -> str:
+def _path_to(reader: SampleReader, number: int) -> str:
     """The attribute of the dataset that holds this descriptor: `self.file`; empty where none is found."""
     for path, value in walk([reader.made.dataset]):
         if isinstance(value, io.IOBase | socket.socket):
@@ -58,13 +58,13 @@ def _path_to(reader: Reader, number: int) -> str:
     return ""
 
 
-def _watch(reader: Reader, indices: Sequence[int]) -> Moved:
-    order = glance.Order(indices, reader.plan.seed, workers=reader.plan.workers, whole=reader.made.iterable)
+def _watch(reader: SampleReader, indices: Sequence[int]) -> MovedDescriptors:
+    order = glance.ReadingOrder(indices, reader.plan.seed, workers=reader.plan.workers, whole=reader.made.iterable)
     # Copies share the offset for good; the number itself may be closed and given to a file of the worker's own.
     copies = {number: os.dup(number) for number in offsets(reader.made)}
     before = {number: position(copy) for number, copy in copies.items()}
     glance.be_worker(reader.made, order)
-    source = glance.Source(reader.made)
+    source = glance.SampleSource(reader.made)
     source.begin(order.salt)
     changes: dict[int, int] = {}
     for index in indices[:_SAMPLES]:
@@ -72,10 +72,10 @@ def _watch(reader: Reader, indices: Sequence[int]) -> Moved:
             source.read(index)
         now = {number: position(copy) for number, copy in copies.items()}
         changes = {**{number: index for number in before if now[number] != before[number]}, **changes}
-    return Moved(changes)
+    return MovedDescriptors(changes)
 
 
-def needed(reader: Reader, oracle: Oracle) -> list[Inherited]:
+def needed(reader: SampleReader, oracle: Oracle) -> list[Inherited]:
     """Sockets and handles of libraries that samples come through: without them reading is another."""
     if reader.made.workers_unpickle:
         return []
@@ -89,7 +89,7 @@ def needed(reader: Reader, oracle: Oracle) -> list[Inherited]:
 Losing = tuple[Inherited, Callable[[], Any]]
 
 
-def _sockets(reader: Reader) -> Iterator[Losing]:
+def _sockets(reader: SampleReader) -> Iterator[Losing]:
     sockets = [handle for handle in reader.made.handles if handle.kind == "socket"]
     for handle in sockets[:_MOST_SOCKETS]:
         yield (
@@ -105,14 +105,14 @@ def _replace(number: int) -> None:
     os.close(nothing)
 
 
-def _libraries(reader: Reader) -> Iterator[Losing]:
+def _libraries(reader: SampleReader) -> Iterator[Losing]:
     for path, value in walk([reader.made.dataset, reader.made.loader.get("collate_fn")]):
         kind = library_of(value)
         if kind.rpartition(".")[2] in _CLOSABLE:
             yield Inherited(how="library", what=kind, path=path.replace("self[0]", "self", 1)), value.close
 
 
-def _is_needed(reader: Reader, oracle: Oracle, lose: Callable[[], Any]) -> bool:
+def _is_needed(reader: SampleReader, oracle: Oracle, lose: Callable[[], Any]) -> bool:
     order = replace(oracle.order, indices=list(oracle.truth)[:_LOST_SAMPLES])
 
     def read() -> list[Pass]:
@@ -120,13 +120,13 @@ def _is_needed(reader: Reader, oracle: Oracle, lose: Callable[[], Any]) -> bool:
             lose()
         return glance.read(reader.made, order, reader.mark)
 
-    ended = reader.one(read, list[Pass], 0.5)
+    ended = reader.in_child(read, list[Pass], 0.5)
     if not ended.ok or not ended.value:
         return True
     return any(_differs(sample, oracle.truth[index], oracle) for index, sample in ended.value[0].items())
 
 
-def _differs(sample: Sample, alone: Sample, oracle: Oracle) -> bool:
+def _differs(sample: SampleGlance, alone: SampleGlance, oracle: Oracle) -> bool:
     if sample.error or alone.error:
         return sample.error != alone.error
     return any(sample.leaves.get(leaf) != alone.leaves.get(leaf) for leaf in oracle.judged)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from ncclcheck.probes.facts.data.content import Written
+from ncclcheck.probes.facts.data.content import WrittenFile
 
 _MOST = 4000  # paths that are kept: chosen, a dataset that caches writes one a sample
 _WRITING = os.O_WRONLY | os.O_RDWR
@@ -19,7 +19,7 @@ _TICK_S = 0.012  # longer than a tick of the kernel's coarse clock, which is 10 
 _NOT_FILES = ("/dev/", "/proc/", "/sys/")
 
 
-class Writes(msgspec.Struct):
+class FileWrites(msgspec.Struct):
     """Paths opened for writing, opened for reading, and given another name; whether a file lock was taken."""
 
     written: list[str] = msgspec.field(default_factory=list)
@@ -34,9 +34,9 @@ def now() -> float:
     return time.clock_gettime(_COARSE)
 
 
-def watch_writes() -> Writes:
+def watch_writes() -> FileWrites:
     """From now on, in this process. What C code opens by itself is not seen."""
-    seen = Writes()
+    seen = FileWrites()
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
         if event == "open":
@@ -50,7 +50,7 @@ def watch_writes() -> Writes:
     return seen
 
 
-def _note_open(seen: Writes, arguments: tuple[object, ...]) -> None:
+def _note_open(seen: FileWrites, arguments: tuple[object, ...]) -> None:
     path, _, flags = arguments
     if isinstance(flags, int) and flags & os.O_EXCL and flags & os.O_CREAT:
         seen.locked = True  # only one of all workers gets to write it
@@ -65,7 +65,7 @@ def _add(paths: list[str], path: object) -> None:
             paths.append(name)
 
 
-def in_place(workers: Sequence[Writes], since: float) -> list[Written]:
+def in_place(workers: Sequence[FileWrites], since: float) -> list[WrittenFile]:
     """Files that two workers or more read, and that one of them wrote meanwhile under this name, without a lock.
 
     A file that came by `os.replace` is whole from the first. since: `now` before any of them began.
@@ -75,7 +75,7 @@ def in_place(workers: Sequence[Writes], since: float) -> list[Written]:
     renamed = {path for worker in workers for path in worker.renamed}
     readers = Counter(path for worker in workers for path in set(worker.read) | set(worker.written))
     return [
-        Written(path=path, readers=count, writers=sum(path in worker.written for worker in workers))
+        WrittenFile(path=path, readers=count, writers=sum(path in worker.written for worker in workers))
         for path, count in sorted(readers.items())
         if count > 1 and path not in renamed and _changed(path) >= since
     ]

@@ -11,10 +11,10 @@ from msgspec.structs import replace
 
 from ncclcheck.probes.dataloader import indices
 from ncclcheck.probes.dataloader.children import child, stops
-from ncclcheck.probes.dataloader.children.child import Ended
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.children.child import ChildEnd
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.samples.read.visit import PRIVATE, Read, Visit, Visited, generators, visit
-from ncclcheck.probes.facts.data.streams import Dependence, Frozen, MadeAlike, Reseeded, Stop
+from ncclcheck.probes.facts.data.streams import Dependence, Frozen, MadeAlike, ReseededGenerator, WorkerStop
 
 _SAMPLES = 32  # chosen: a transform that is applied to one sample in ten is seen in 97 of 100 looks (1 - 0.9**32)
 _PASS_S = 0.1  # for a pass over them: chosen, there are up to a dozen passes
@@ -26,16 +26,16 @@ _SAME_STREAM = 0.3
 
 
 @dataclass
-class Randomness:
+class RandomnessAnswer:
     """What was found. ended, stop: how the first child ended; item_s, first_s: what its samples took.
 
     cut_short: there was no time to move the generators.
     """
 
-    ended: Ended[Visited]
-    stop: Stop | None = None
+    ended: ChildEnd[Visited]
+    stop: WorkerStop | None = None
     depends: list[Dependence] = field(default_factory=list)
-    reseeded: list[Reseeded] = field(default_factory=list)
+    reseeded: list[ReseededGenerator] = field(default_factory=list)
     frozen: list[Frozen] = field(default_factory=list)
     made_alike: list[MadeAlike] = field(default_factory=list)
     item_s: float = 0.0
@@ -53,7 +53,7 @@ class _Changed:
     after: str
 
 
-def look(made: Made, seed: int, workers: int, limit: float) -> Randomness:
+def look(made: FactoryLoader, seed: int, workers: int, limit: float) -> RandomnessAnswer:
     """In children: as it is and again, with all generators elsewhere, then with one at a time."""
     begun = time.monotonic()
     plan = Visit(
@@ -62,10 +62,10 @@ def look(made: Made, seed: int, workers: int, limit: float) -> Randomness:
     )  # fmt: skip
     ended, stop = stops.read_alone(lambda: visit(made, plan), Visited, limit, plan.mark)
     if ended.value is None:
-        return Randomness(ended, stop)
+        return RandomnessAnswer(ended, stop)
     base = ended.value
     count = max(1, len(base.passes[0]))
-    randomness = Randomness(ended, item_s=base.seconds / count, first_s=base.first_s)
+    randomness = RandomnessAnswer(ended, item_s=base.seconds / count, first_s=base.first_s)
     randomness.made_alike = [
         MadeAlike(call=each.call, place=each.place, seed=each.seed, count=each.count, batch=each.batch)
         for each in base.local[:_MOST_PRIVATE]
@@ -80,7 +80,7 @@ def look(made: Made, seed: int, workers: int, limit: float) -> Randomness:
     unstable = _unstable(base, _moved(made, plan, (), left)) if _changed(base, other) else set()
     if not (changed := _changed(base, other, unstable)):
         return randomness
-    find = _Search(made, plan, base, unstable, left, end)
+    find = _GeneratorSearch(made, plan, base, unstable, left, end)
     randomness.depends = [dependence for name in generators() for dependence in find.among([name])]
     randomness.depends += islice(find.private([*base.private] if made.iterable else base.drawn), _MOST_PRIVATE)
     if not made.iterable:
@@ -89,13 +89,13 @@ def look(made: Made, seed: int, workers: int, limit: float) -> Randomness:
     return randomness
 
 
-def _chosen(made: Made, seed: int) -> list[int]:
+def _chosen(made: FactoryLoader, seed: int) -> list[int]:
     """The one to warm up with comes first: a random one."""
     chosen = indices.chosen(made, _SAMPLES + 1, seed + 17)
     return chosen if made.iterable else [*chosen[-1:], *chosen[:-1]]
 
 
-def _moved(made: Made, plan: Visit, moved: tuple[str, ...], seconds: float) -> Visited | None:
+def _moved(made: FactoryLoader, plan: Visit, moved: tuple[str, ...], seconds: float) -> Visited | None:
     there = Visit(plan.indices, plan.salt, moved, workers=plan.workers)
     return child.run(lambda: visit(made, there), Visited, seconds).value
 
@@ -122,10 +122,10 @@ def _changed(base: Visited, other: Visited, but: set[str] | None = None) -> list
 
 
 @dataclass
-class _Search:
+class _GeneratorSearch:
     """For the generators that matter. end: from then on those that are left together are taken for them."""
 
-    made: Made
+    made: FactoryLoader
     plan: Visit
     base: Visited
     unstable: set[str]
@@ -177,7 +177,7 @@ def _is_order(visited: Visited, two: Visited) -> bool:
     return len(set(a) & set(b)) >= _SAME_STREAM * len(set(a))
 
 
-def _reseeded(base: Visited, plan: Visit) -> Iterator[Reseeded]:
+def _reseeded(base: Visited, plan: Visit) -> Iterator[ReseededGenerator]:
     """Generators that are in one state after a sample, whichever state they were in before it."""
     first, second = base.passes
     pairs = [(a.after, b.after) for a, b in zip(first, second, strict=False) if not (a.error or b.error)]
@@ -185,7 +185,7 @@ def _reseeded(base: Visited, plan: Visit) -> Iterator[Reseeded]:
         same = [position for position, (a, b) in enumerate(pairs) if a[name] == b[name]]
         if pairs and len(same) * 2 > len(pairs):
             states = {pairs[position][0][name] for position in same}
-            yield Reseeded(
+            yield ReseededGenerator(
                 generator=name,
                 index=(plan.indices[1:] or plan.indices)[same[0]],
                 constant=len(same) > 1 and len(states) == 1,

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch.utils.data import Dataset
 
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.randomness.seeds import digest_of, private, states
 
 PRIVATE = "private "
@@ -22,7 +22,7 @@ def generators(dataset: Any) -> dict[str, str]:
     return {**states(), **own}
 
 
-def at_start(made: Made) -> tuple[str, dict[str, str]]:
+def at_start(made: FactoryLoader) -> tuple[str, dict[str, str]]:
     """Where samples are read (in a worker, or in the rank itself), and the generators there before the first."""
     works = made.loader.get("num_workers") or made.loader.get("worker_init_fn")
     if made.given != "dataset" and not works:

@@ -16,7 +16,7 @@ from ncclcheck.probes.dataloader.children import inside
 from ncclcheck.probes.dataloader.randomness.oracle import Oracle
 from ncclcheck.probes.dataloader.samples.read import glance
 from ncclcheck.probes.dataloader.samples.read.glance import Pass
-from ncclcheck.probes.dataloader.samples.read.reader import Reader
+from ncclcheck.probes.dataloader.samples.read.reader import SampleReader
 
 _SAMPLES = 4  # read while calls are watched, which slows them: chosen
 _TRIES = 3  # that must all agree: chosen, threads agree by chance once in a while
@@ -40,21 +40,21 @@ _SOURCES = {
 _OF_MODULES = ("posix", "time", "datetime", "_uuid", None)
 
 
-class Found(msgspec.Struct):
+class EntropyCalls(msgspec.Struct):
     """Calls that no seed controls, made below the user's code, and how many threads reading started."""
 
     calls: list[str]
     threads: int
 
 
-def find(reader: Reader, indices: Sequence[int]) -> Found:
+def find(reader: SampleReader, indices: Sequence[int]) -> EntropyCalls:
     """Read a few samples and watch what is called."""
-    ended = reader.one(lambda: _watch(reader, indices[:_SAMPLES]), Found, 0.5)
-    return ended.value if ended.ok and ended.value else Found([], 0)
+    ended = reader.in_child(lambda: _watch(reader, indices[:_SAMPLES]), EntropyCalls, 0.5)
+    return ended.value if ended.ok and ended.value else EntropyCalls([], 0)
 
 
-def _watch(reader: Reader, indices: Sequence[int]) -> Found:
-    order = glance.Order(indices, reader.plan.seed, workers=reader.plan.workers, whole=reader.made.iterable)
+def _watch(reader: SampleReader, indices: Sequence[int]) -> EntropyCalls:
+    order = glance.ReadingOrder(indices, reader.plan.seed, workers=reader.plan.workers, whole=reader.made.iterable)
     calls: dict[str, None] = {}
     started: list[object] = []
 
@@ -68,7 +68,7 @@ def _watch(reader: Reader, indices: Sequence[int]) -> Found:
     sys.setprofile(profile)
     glance.read(reader.made, order, reader.mark)
     sys.setprofile(None)
-    return Found(list(calls), len(started))
+    return EntropyCalls(list(calls), len(started))
 
 
 _START = threading.Thread.start.__code__
@@ -91,7 +91,7 @@ def _is_below_user(frame: FrameType | None) -> bool:
     return False
 
 
-def settles_in_one_thread(reader: Reader, oracle: Oracle) -> list[str]:
+def settles_in_one_thread(reader: SampleReader, oracle: Oracle) -> list[str]:
     """Those of the unsettled leaves that agree in all tries once every pool of threads has one thread only."""
     order = replace(oracle.order, warm=None, indices=list(oracle.truth))
     tries = [_serial(reader, order) for _ in range(_TRIES)]
@@ -108,12 +108,12 @@ def _contents(samples: Pass, leaf: str) -> list[str]:
     return [value.digest for sample in samples.values() if (value := sample.leaves.get(leaf))]
 
 
-def _serial(reader: Reader, order: glance.Order) -> Pass:
+def _serial(reader: SampleReader, order: glance.ReadingOrder) -> Pass:
     def read() -> list[Pass]:
         _limit_pools()
         return glance.read(reader.made, order, reader.mark)
 
-    ended = reader.one(read, list[Pass], min(2.0, max(0.3, reader.left / 4)))
+    ended = reader.in_child(read, list[Pass], min(2.0, max(0.3, reader.left / 4)))
     return ended.value[0] if ended.ok and ended.value else {}
 
 

@@ -31,7 +31,7 @@ class Local(Struct):
     batch: bool = False
 
 
-class Watched:
+class WatchedDraws:
     """What was made. at: the position of the sample that is read, BATCH: of a batch."""
 
     def __init__(self) -> None:
@@ -55,9 +55,9 @@ class Watched:
 
 
 @contextmanager
-def watched() -> Iterator[Watched]:
+def watched() -> Iterator[WatchedDraws]:
     """As long as it lasts, generators that are made with a seed are noted."""
-    seen = Watched()
+    seen = WatchedDraws()
     put: list[tuple[Any, str, Any]] = []
     try:
         for module, name, instead in _instead(seen):
@@ -80,7 +80,7 @@ class _AsBefore(type):
         return isinstance(instance, cls.__mro__[1])
 
 
-def _instead(seen: Watched) -> list[tuple[Any, str, Any]]:
+def _instead(seen: WatchedDraws) -> list[tuple[Any, str, Any]]:
     class Random(random.Random, metaclass=_AsBefore):
         def __init__(self, x: Any = None) -> None:
             seen.note("random.Random", x)

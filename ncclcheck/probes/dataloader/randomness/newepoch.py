@@ -9,10 +9,10 @@ from typing import Any
 from ncclcheck.probes.dataloader import indices
 from ncclcheck.probes.dataloader.children import child, notes
 from ncclcheck.probes.dataloader.children.notes import Notebook
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.rates import loaded
-from ncclcheck.probes.dataloader.rates.loaded import Course, Ran
-from ncclcheck.probes.dataloader.rates.watched import Watcher
+from ncclcheck.probes.dataloader.rates.loaded import LoaderCourse, Ran
+from ncclcheck.probes.dataloader.rates.watched import GeneratorWatcher
 from ncclcheck.probes.dataloader.samples.read.visit import Read, Visit, Visited, visit
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.facts.data.streams import NewEpoch
@@ -24,7 +24,7 @@ _SAMPLES = 6  # read in each epoch: chosen, six equal shuffles by chance are one
 _MOST_INNER = 8  # datasets within datasets: chosen; a cycle ends too
 
 
-def tell(made: Made, epoch: int) -> str:
+def tell(made: FactoryLoader, epoch: int) -> str:
     """Tell the dataset, and what it is made of, which epoch it is, as a training would; gives how, or nothing."""
     how = ""
     for thing in _told(made.dataset):
@@ -39,7 +39,7 @@ def tell(made: Made, epoch: int) -> str:
     return how
 
 
-def tell_sampler(made: Made, epoch: int) -> None:
+def tell_sampler(made: FactoryLoader, epoch: int) -> None:
     """DistributedSampler and its like have an epoch of their own."""
     for name in ("sampler", "batch_sampler"):
         sampler = made.loader.get(name)
@@ -61,7 +61,7 @@ def _told(dataset: Any) -> list[Any]:
     ]
 
 
-def look(made: Made, seed: int, workers: int, folder: str, limit: float) -> list[NewEpoch] | Unread:
+def look(made: FactoryLoader, seed: int, workers: int, folder: str, limit: float) -> list[NewEpoch] | Unread:
     """Read some samples in processes that are told one epoch or another, and in workers that live through both."""
     chosen = indices.chosen(made, _SAMPLES + 1, seed + 29)
     plan = Visit(chosen, seed, workers=workers)
@@ -80,7 +80,7 @@ def look(made: Made, seed: int, workers: int, folder: str, limit: float) -> list
 Change = tuple[int, str, Read, Read]
 
 
-def _told_alone(made: Made, plan: Visit, epoch: int, seconds: float) -> tuple[str, list[Read]] | None:
+def _told_alone(made: FactoryLoader, plan: Visit, epoch: int, seconds: float) -> tuple[str, list[Read]] | None:
     """How the dataset was told, and what a process reads then."""
 
     def work() -> tuple[str, Visited]:
@@ -101,13 +101,13 @@ def _changed(first: list[Read], then: list[Read], read: list[int]) -> Iterator[C
 
 
 def _in_workers(
-    made: Made, plan: Visit, changed: list[Change], how: str, later: int, folder: str, seconds: float
+    made: FactoryLoader, plan: Visit, changed: list[Change], how: str, later: int, folder: str, seconds: float
 ) -> Iterator[NewEpoch]:
     """What the workers read in the second epoch, against both."""
     book = Notebook(folder)
-    watcher = Watcher(made, book, salt=plan.salt)
+    watcher = GeneratorWatcher(made, book, salt=plan.salt)
     each = [*plan.indices[1:]]
-    course = Course(
+    course = LoaderCourse(
         workers=plan.workers,
         tell=lambda number: tell(made, later if number else 0),
         stacks_s=seconds,

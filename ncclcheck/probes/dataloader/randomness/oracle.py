@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from ncclcheck.probes.dataloader.samples.read.glance import Order, Pass, Sample, Value
-from ncclcheck.probes.dataloader.samples.read.reader import Reader
+from ncclcheck.probes.dataloader.samples.read.glance import LeafValue, Pass, ReadingOrder, SampleGlance
+from ncclcheck.probes.dataloader.samples.read.reader import SampleReader
 from ncclcheck.probes.facts.data.content import Differs, Kind, LeafKind
 
-_NOTHING = Value("nothing", "nothing", "", 0)
+_NOTHING = LeafValue("nothing", "nothing", "", 0)
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Oracle:
     complete: there was time for all orders. restarts: a stream that is begun again in one process gives the same.
     """
 
-    order: Order
+    order: ReadingOrder
     truth: Pass
     leaves: list[LeafKind]
     judged: frozenset[str]
@@ -50,10 +50,12 @@ class _Passes:
     again: Pass
 
 
-def ask(reader: Reader, indices: Sequence[int], salt: int) -> Oracle | None:
+def ask(reader: SampleReader, indices: Sequence[int], salt: int) -> Oracle | None:
     """Read the samples alone, again and again. None where they cannot be read."""
     stream = reader.made.iterable
-    plain = Order(indices, salt, workers=reader.plan.workers, whole=stream, warm=None if stream else indices[0])
+    plain = ReadingOrder(
+        indices, salt, workers=reader.plan.workers, whole=stream, warm=None if stream else indices[0]
+    )
     twice = reader.passes(replace(plain, passes=1 if stream else 2))
     if not twice or not twice[0]:
         return None
@@ -69,13 +71,13 @@ def ask(reader: Reader, indices: Sequence[int], salt: int) -> Oracle | None:
     return Oracle(order, passes.reset, leaves, judged, complete, not stream or _restarts(reader, plain))
 
 
-def _restarts(reader: Reader, plain: Order) -> bool:
+def _restarts(reader: SampleReader, plain: ReadingOrder) -> bool:
     """A stream that packs documents may keep the rest of one, and begin with it the next time."""
     both = reader.passes(replace(plain, passes=2))
     return len(both) == 2 and not _differing(*both)
 
 
-def _in_orders(reader: Reader, plain: Order, twice: list[Pass]) -> _Passes:
+def _in_orders(reader: SampleReader, plain: ReadingOrder, twice: list[Pass]) -> _Passes:
     """A stream has one order only, and may go on elsewhere when it is begun again."""
     stream, first = reader.made.iterable, twice[0]
     backwards = replace(plain, indices=plain.indices[::-1])
@@ -99,7 +101,7 @@ def _settled(leaves: Sequence[LeafKind]) -> frozenset[str]:
     )
 
 
-def _once(reader: Reader, order: Order) -> Pass:
+def _once(reader: SampleReader, order: ReadingOrder) -> Pass:
     return next(iter(reader.passes(order)), {})
 
 
@@ -144,13 +146,13 @@ def _differences(leaf: str, a: Pass, b: Pass) -> list[Differs]:
     ]
 
 
-def _pairs(leaf: str, a: Pass, b: Pass) -> Iterator[tuple[int, Value, Value]]:
+def _pairs(leaf: str, a: Pass, b: Pass) -> Iterator[tuple[int, LeafValue, LeafValue]]:
     for index, sample in a.items():
         if index in b and not (sample.error and b[index].error):
             yield index, _value(sample, leaf), _value(b[index], leaf)
 
 
-def _value(sample: Sample, leaf: str) -> Value:
+def _value(sample: SampleGlance, leaf: str) -> LeafValue:
     if sample.error:
-        return Value("raised", sample.error[:60], "", 0)
+        return LeafValue("raised", sample.error[:60], "", 0)
     return sample.leaves.get(leaf, _NOTHING)

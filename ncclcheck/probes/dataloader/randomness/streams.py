@@ -13,16 +13,16 @@ from msgspec.structs import replace
 
 from ncclcheck.probes.dataloader.children import child, notes, stops
 from ncclcheck.probes.dataloader.children.notes import Diary, Notebook
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.randomness import depends, newepoch, twins
-from ncclcheck.probes.dataloader.randomness.depends import Randomness
+from ncclcheck.probes.dataloader.randomness.depends import RandomnessAnswer
 from ncclcheck.probes.dataloader.rates import loaded
-from ncclcheck.probes.dataloader.rates.loaded import AsGiven, Course, Ran
-from ncclcheck.probes.dataloader.rates.watched import Watcher
+from ncclcheck.probes.dataloader.rates.loaded import AsGiven, LoaderCourse, Ran
+from ncclcheck.probes.dataloader.rates.watched import GeneratorWatcher
 from ncclcheck.probes.dataloader.samples.read.visit import Read, Visit, Visited, visit
 from ncclcheck.probes.facts import Unread
 from ncclcheck.probes.facts.data import Streams
-from ncclcheck.probes.facts.data.streams import Option, Refused, Stop
+from ncclcheck.probes.facts.data.streams import Option, RefusedOptions, WorkerStop
 from ncclcheck.probes.job.context import DataPlan
 
 _ALONE_S = 10.0  # a sample that takes longer than this outside of workers is taken for hung
@@ -38,11 +38,11 @@ _NO_TIME = "the time budget was used up"
 class _Loaded:
     """A finished run of the loader."""
 
-    ran: child.Ended[Ran]
+    ran: child.ChildEnd[Ran]
     diaries: list[Diary] = field(default_factory=list)
 
 
-def look(made: Made, plan: DataPlan, limit: float) -> Streams:
+def look(made: FactoryLoader, plan: DataPlan, limit: float) -> Streams:
     """Everything that a real loader shows, within the limit."""
     end = time.monotonic() + limit
     workers = _workers(made)
@@ -68,12 +68,12 @@ def look(made: Made, plan: DataPlan, limit: float) -> Streams:
     return streams
 
 
-def _workers(made: Made) -> int:
+def _workers(made: FactoryLoader) -> int:
     """The user's number, within reason; two where the user has one or none."""
     return min(max(made.loader.get("num_workers") or 2, 2), _MOST_WORKERS)
 
 
-def _begin(made: Made, given: AsGiven, workers: int) -> Streams:
+def _begin(made: FactoryLoader, given: AsGiven, workers: int) -> Streams:
     options = [Option(name=name, value=_shown(value)) for name, value in made.loader.items()]
     size = made.loader.get("batch_size")
     return Streams(
@@ -83,7 +83,7 @@ def _begin(made: Made, given: AsGiven, workers: int) -> Streams:
         context=made.context or "fork",
         batches=given.batches,
         batch_size=size if isinstance(size, int) else None,
-        refused=Refused(options=options, error=given.refused) if given.refused else None,
+        refused=RefusedOptions(options=options, error=given.refused) if given.refused else None,
         new_epoch=Unread("absent", "its workers end with each epoch"),
     )
 
@@ -92,23 +92,23 @@ def _shown(value: object) -> str:
     return repr(value) if isinstance(value, str | int | float | type(None)) else type(value).__name__
 
 
-def _loader_limit(random: Randomness) -> float:
+def _loader_limit(random: RandomnessAnswer) -> float:
     """What healthy workers need at the very most: each starts, reads its first sample, then the others."""
     reads = loaded.EPOCHS * loaded.BATCHES * loaded.EACH * _MOST_WORKERS
     return _AT_LEAST_S + 4 * (loaded.EPOCHS * random.first_s + reads * random.item_s)
 
 
-def _run(made: Made, plan: DataPlan, random: Randomness, workers: int, limit: float) -> _Loaded:
+def _run(made: FactoryLoader, plan: DataPlan, random: RandomnessAnswer, workers: int, limit: float) -> _Loaded:
     """Two epochs of the user's loader, watched."""
     names = [dependence.generator for dependence in random.depends]
     with _folder(plan) as folder:
-        watcher = Watcher(made, Notebook(folder), states=names)
+        watcher = GeneratorWatcher(made, Notebook(folder), states=names)
 
         def tell(epoch: int) -> None:
             newepoch.tell_sampler(made, epoch)
             newepoch.tell(made, epoch)
 
-        course = Course(workers=workers, tell=tell, stacks_s=max(0.2, limit - _STACKS_BEFORE_S))
+        course = LoaderCourse(workers=workers, tell=tell, stacks_s=max(0.2, limit - _STACKS_BEFORE_S))
         ran = child.run(lambda: loaded.epochs(made, watcher, course), Ran, limit)
         return _Loaded(ran, notes.read(folder))
 
@@ -123,7 +123,7 @@ def _folder(plan: DataPlan) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _with_run(streams: Streams, random: Randomness, run: _Loaded) -> Streams:
+def _with_run(streams: Streams, random: RandomnessAnswer, run: _Loaded) -> Streams:
     content = [dependence.generator for dependence in random.depends if not dependence.order]
     ended = stops.of_loader(run.ran, run.diaries)
     if streams.context != loaded.FORK:  # what forked workers do wrong may be why the user spawns them
@@ -157,7 +157,9 @@ def _one_worker_too(streams: Streams, run: _Loaded) -> Streams:
     return replace(streams, stops=stopped)
 
 
-def _alone_too(made: Made, plan: DataPlan, stopped: Sequence[Stop], random: Randomness) -> list[Stop]:
+def _alone_too(
+    made: FactoryLoader, plan: DataPlan, stopped: Sequence[WorkerStop], random: RandomnessAnswer
+) -> list[WorkerStop]:
     """Errors that the same reads raise outside of workers are not the workers'."""
     errors = {_kind(read.error) for reads in _passes(random.ended.value) for read in reads if read.error}
     raised = [stop for stop in stopped if stop.kind == "raised" and stop.index.isdecimal() and not made.iterable]
@@ -175,7 +177,7 @@ def _kind(error: str) -> str:
     return error.partition(":")[0]
 
 
-def _unjudged(streams: Streams, random: Randomness) -> Streams:
+def _unjudged(streams: Streams, random: RandomnessAnswer) -> Streams:
     why = Unread(
         "absent",
         "no DataLoader takes it: it is no IterableDataset"

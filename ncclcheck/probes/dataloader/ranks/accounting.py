@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import torch
 
 from ncclcheck.probes.dataloader.ranks.orders import read_indices
-from ncclcheck.probes.dataloader.views import View
-from ncclcheck.probes.facts.data.sharding import Account, Reader
+from ncclcheck.probes.dataloader.views import RankView
+from ncclcheck.probes.facts.data.sharding import Account, ReadBy
 
 _MOST_EXAMPLES = 5  # in a finding, the rest is counted: chosen
 _LEAST_DRAWN = 8  # samples, four of them different: fewer may be drawn alike by chance; chosen
 _MOST_THERE = 50_000_000  # indices of an epoch: a tensor of 8 bytes each, 400 MB; beyond it they are not counted
 
 
-def by_index(views: Sequence[View], epoch: str = "first") -> Account | None:
+def by_index(views: Sequence[RankView], epoch: str = "first") -> Account | None:
     """None where the ranks' indices do not mean the same, an epoch has no end, or samples are drawn at random."""
     lists = [_indices(view, epoch) for view in views]
     there, tables = views[0].length, _tables(views)
@@ -30,7 +30,7 @@ def by_index(views: Sequence[View], epoch: str = "first") -> Account | None:
     return _count(kept, there, _slack(views))
 
 
-def disjoint(views: Sequence[View]) -> bool:
+def disjoint(views: Sequence[RankView]) -> bool:
     """Whether the samplers share the indices out among the ranks: then an index must mean the same on all."""
     tensors = [_indices(view, "first") for view in views]
     lists = [torch.unique(tensor) for tensor in tensors if tensor is not None and len(tensor)]
@@ -40,7 +40,7 @@ def disjoint(views: Sequence[View]) -> bool:
     return len(together) > 1.5 * max(len(indices) for indices in lists)
 
 
-def draws(alone: View) -> bool:
+def draws(alone: RankView) -> bool:
     """Whether the sampler of a world of one rank repeats samples, or leaves out others in each epoch.
 
     A sampler that was made for another number of ranks leaves out as well, and is a mistake.
@@ -54,13 +54,13 @@ def draws(alone: View) -> bool:
     return len(drawn) < len(first) or (drawn != other and len(drawn) + (alone.batch or 1) < (alone.length or 0))
 
 
-def all_alike(views: Sequence[View]) -> bool:
+def all_alike(views: Sequence[RankView]) -> bool:
     """Whether every rank reads the same samples, as where the rank is a constant."""
     tensors = [_indices(view, "first") for view in views]
     return len({tuple(sorted(tensor.tolist())) for tensor in tensors if tensor is not None}) == 1
 
 
-def drawn_alike(views: Sequence[View]) -> list[list[int]]:
+def drawn_alike(views: Sequence[RankView]) -> list[list[int]]:
     """Groups of ranks that draw the same samples in one order, of samplers that leave out some and repeat some.
 
     Whoever reads all, or all of a part in the order of its indices, draws nothing.
@@ -84,18 +84,18 @@ def _is_drawn(tensor: torch.Tensor, length: int | None) -> bool:
     return len(tensor) >= _LEAST_DRAWN and 4 <= distinct < (length or 0) and not ordered
 
 
-def _same(one: torch.Tensor | None, other: torch.Tensor) -> bool:
-    return one is not None and torch.equal(one, other)
+def _same(tensor: torch.Tensor | None, other: torch.Tensor) -> bool:
+    return tensor is not None and torch.equal(tensor, other)
 
 
-def _indices(view: View, name: str) -> torch.Tensor | None:
+def _indices(view: RankView, name: str) -> torch.Tensor | None:
     epoch = view.epoch(name)
     if epoch is None or not epoch.ended:
         return None
     return torch.tensor(read_indices(epoch.file), dtype=torch.int64)
 
 
-def _tables(views: Sequence[View]) -> list[torch.Tensor]:
+def _tables(views: Sequence[RankView]) -> list[torch.Tensor]:
     files = [view.table for view in views if view.table]
     return (
         [torch.tensor(read_indices(file), dtype=torch.int64) for file in files] if len(files) == len(views) else []
@@ -108,7 +108,7 @@ def _looked_up(tensor: torch.Tensor | None, table: torch.Tensor) -> torch.Tensor
     return table[tensor]
 
 
-def _slack(views: Sequence[View]) -> int:
+def _slack(views: Sequence[RankView]) -> int:
     """The sampler may drop up to one sample a rank, and the loader up to a batch less one."""
     return sum(view.batch or 1 for view in views) if any(view.drop_last for view in views) else 0
 
@@ -129,7 +129,7 @@ def _count(lists: list[torch.Tensor], there: int, slack: int) -> Account:
     )  # fmt: skip
 
 
-def _reader(index: int, each: list[torch.Tensor]) -> Reader:
-    return Reader(
+def _reader(index: int, each: list[torch.Tensor]) -> ReadBy:
+    return ReadBy(
         sample=str(index), by=[rank for rank, tensor in enumerate(each) if bool((tensor == index).any())]
     )

@@ -7,22 +7,22 @@ from typing import Any
 from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.randomness import seeds
 from ncclcheck.probes.dataloader.samples.read import glance
-from ncclcheck.probes.dataloader.samples.read.reader import Reader
+from ncclcheck.probes.dataloader.samples.read.reader import SampleReader
 from ncclcheck.probes.facts.data.content import Beyond
 
 _MOST_TIMES = 64  # an end farther away is none
 
 
-def look(reader: Reader) -> Beyond | None:
+def look(reader: SampleReader) -> Beyond | None:
     """None where len() is the end, or where there is none: such a dataset makes samples for any index."""
-    ended = reader.one(lambda: _end(reader), list[Beyond], 1.0)
+    ended = reader.in_child(lambda: _end(reader), list[Beyond], 1.0)
     return next(iter(ended.value or []), None)
 
 
-def _end(reader: Reader) -> list[Beyond]:
+def _end(reader: SampleReader) -> list[Beyond]:
     made = reader.made
     length = made.length or 0
-    order = glance.Order([], reader.plan.seed, workers=reader.plan.workers)
+    order = glance.ReadingOrder([], reader.plan.seed, workers=reader.plan.workers)
     glance.be_worker(made, order)
     if not _is_there(made.dataset, length) or _is_there(made.dataset, length * _MOST_TIMES):
         return []

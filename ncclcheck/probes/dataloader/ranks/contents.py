@@ -11,22 +11,22 @@ from typing import Any
 import msgspec
 
 from ncclcheck.probes.dataloader import ours
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.indices import chosen
 from ncclcheck.probes.dataloader.randomness.draws import PRIVATE, generators
 from ncclcheck.probes.dataloader.randomness.seeds import reseed
-from ncclcheck.probes.dataloader.samples.fingerprint import Leaf, leaves
-from ncclcheck.probes.dataloader.views import Asked, View
+from ncclcheck.probes.dataloader.samples.fingerprint import SampleLeaf, leaves
+from ncclcheck.probes.dataloader.views import EmulatedRank, RankView
 
 _MOST_LEAVES = 12  # of a sample, by which samples are told apart: chosen
 _MOST_DEEP = 4000  # samples, where a rank holds only a part of the dataset: chosen, within the time that is given
 _OTHERS = 5  # readings that the other ranks may be behind
 _WATCHED = 3  # samples at which the generators are looked at
 
-Contents = dict[int, dict[str, Leaf]]
+Contents = dict[int, dict[str, SampleLeaf]]
 
 
-def read_contents(made: Made, asked: Asked, view: View) -> None:
+def read_contents(made: FactoryLoader, asked: EmulatedRank, view: RankView) -> None:
     """Read some samples twice from the same seeds and a few from others. Samples that raise are left out."""
     indices, salt = chosen(made, asked.count, asked.plan.seed), asked.plan.seed
     drawn, watched = _drawn_from(made.dataset, indices[:_WATCHED], salt)
@@ -45,7 +45,7 @@ def read_contents(made: Made, asked: Asked, view: View) -> None:
     view.briefs = {index: {p: once[index][p].brief for p in steady if p in once[index]} for index in twice}
 
 
-def _others_differ(asked: Asked, view: View) -> bool:
+def _others_differ(asked: EmulatedRank, view: RankView) -> bool:
     """Compare with what the other ranks have left in the folder; none is waited for long."""
     digest = blake2b(msgspec.json.encode(sorted(view.content.items()))).hexdigest()
     paths = [os.path.join(asked.folder, f"{rank}-content") for rank in range(asked.world)]
@@ -67,7 +67,7 @@ def _digests(seen: Contents, steady: list[str]) -> dict[int, dict[str, str]]:
     return {index: {p: sample[p].digest for p in steady if p in sample} for index, sample in seen.items()}
 
 
-def _is_a_part(view: View) -> bool:
+def _is_a_part(view: RankView) -> bool:
     """The factory asked for its rank, and its sampler gives all that there is: this may be this rank's part."""
     first = view.epoch("first")
     return bool(view.asked) and first is not None and first.samples > 0.75 * (view.length or 0)
@@ -114,5 +114,5 @@ def _differ(once: Contents, other: Contents) -> bool:
     )
 
 
-def _digest(sample: dict[str, Leaf], path: str) -> str:
+def _digest(sample: dict[str, SampleLeaf], path: str) -> str:
     return sample[path].digest if path in sample else ""

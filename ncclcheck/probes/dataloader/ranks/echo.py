@@ -7,14 +7,14 @@ from typing import Any
 from torch.utils.data import DataLoader
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 
 _WITHOUT_WORKERS = {
     "num_workers": 0, "persistent_workers": False, "prefetch_factor": None, "timeout": 0, "pin_memory": False,
 }  # fmt: skip
 
 
-def loader_of_indices(made: Made) -> DataLoader[Any]:
+def loader_of_indices(made: FactoryLoader) -> DataLoader[Any]:
     """One whose samplers give the user's indices; iterated itself only where `iterates_itself`."""
     if made.own is None or not iterates_itself(made.own):
         return made.make_loader(num_workers=0)

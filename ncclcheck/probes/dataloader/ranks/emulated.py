@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ncclcheck.probes.dataloader.randomness.seeds import reseed
-from ncclcheck.probes.dataloader.views import Asked
+from ncclcheck.probes.dataloader.views import EmulatedRank
 
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _CALLS = ("get_rank", "get_world_size")
@@ -22,7 +22,7 @@ _NOT_THE_USERS = "torch/utils/data/dataloader.py"  # asks for its own shared see
 _GROUP_S = 60.0  # gloo's time limit in emulated ranks: longer than any look, which is ended from outside
 
 
-def environment(asked: Asked) -> dict[str, str]:
+def environment(asked: EmulatedRank) -> dict[str, str]:
     """What torchrun sets for this rank, and what Slurm and MPI would where the machine already has theirs."""
     rank, here = asked.rank, max(1, asked.plan.ranks_per_node)
     variables = {
@@ -41,7 +41,7 @@ def environment(asked: Asked) -> dict[str, str]:
     }
 
 
-def become(asked: Asked) -> str:
+def become(asked: EmulatedRank) -> str:
     """Take this rank's place; returns why there is no process group, empty where there is one."""
     torch.set_num_threads(1)
     os.environ.update(environment(asked))
@@ -51,7 +51,7 @@ def become(asked: Asked) -> str:
     return _join(asked) if asked.world > 1 else ""
 
 
-def _seed(asked: Asked) -> None:
+def _seed(asked: EmulatedRank) -> None:
     if not asked.entropy:
         reseed(asked.plan.seed, 0)
         return
@@ -61,7 +61,7 @@ def _seed(asked: Asked) -> None:
         numpy.random.seed()
 
 
-def _join(asked: Asked) -> str:
+def _join(asked: EmulatedRank) -> str:
     if not dist.is_available():
         return "this torch has no torch.distributed"
     from torch.distributed import FileStore  # type: ignore[attr-defined] # noqa: PLC0415 - not in every torch

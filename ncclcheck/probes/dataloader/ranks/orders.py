@@ -13,17 +13,19 @@ from typing import Any
 
 from torch.utils.data import BatchSampler, RandomSampler, Subset, WeightedRandomSampler
 
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.randomness.seeds import states
 from ncclcheck.probes.dataloader.ranks.echo import has_begun, iterates_itself, loader_of_indices
 from ncclcheck.probes.dataloader.ranks.streams.dry import used_up_sampler
-from ncclcheck.probes.dataloader.views import Epoch, View
+from ncclcheck.probes.dataloader.views import Epoch, RankView
 
 _MOST = 2_000_000  # indices of an epoch that are kept, 8 bytes each: chosen, 16 MB a rank
 _MOST_S = 1.0  # for the order of one epoch, without reading a sample: chosen
 
 
-def sample_orders(made: Made, view: View, folder: str, for_epoch: Callable[[int], Made] | None) -> None:
+def sample_orders(
+    made: FactoryLoader, view: RankView, folder: str, for_epoch: Callable[[int], FactoryLoader] | None
+) -> None:
     """Two epochs as given, two with set_epoch, and two of loaders that the factory made for their epoch."""
     _write_table(made.dataset, view, folder)
     setters = _setters(made)
@@ -60,7 +62,7 @@ def read_indices(path: str) -> array[int]:
     return positions
 
 
-def _describe(loader: Any, view: View) -> None:
+def _describe(loader: Any, view: RankView) -> None:
     sampler, batches = loader.sampler, loader.batch_sampler
     own = batches is not None and type(batches) is not BatchSampler
     inner = getattr(batches, "sampler", None if own else sampler)
@@ -89,7 +91,7 @@ def _draws_again(sampler: Any) -> bool:
     return isinstance(sampler, WeightedRandomSampler)
 
 
-def _setters(made: Made) -> dict[str, Callable[[int], Any]]:
+def _setters(made: FactoryLoader) -> dict[str, Callable[[int], Any]]:
     """The set_epoch of the user's loader, which a loop calls; else where frameworks look for one."""
     if callable(own := getattr(made.own, "set_epoch", None)):
         return {"loader": own}
@@ -140,7 +142,7 @@ def _index_of(item: Any) -> int:
     raise TypeError(f"the sampler gives a {type(item).__name__}, and not the index of a sample")
 
 
-def _write_table(dataset: Any, view: View, folder: str) -> None:
+def _write_table(dataset: Any, view: RankView, folder: str) -> None:
     """Indices of a Subset count within it alone: what they are in the dataset below it."""
     if isinstance(dataset, Subset):
         path = os.path.join(folder, f"{view.rank}-table")

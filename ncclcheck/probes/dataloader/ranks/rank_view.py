@@ -11,36 +11,36 @@ from typing import Any
 from msgspec import convert
 
 from ncclcheck.probes.dataloader import ours
-from ncclcheck.probes.dataloader.children.inside import place_of, told
-from ncclcheck.probes.dataloader.factory import Made, find, made_by
+from ncclcheck.probes.dataloader.children.inside import in_words, place_of
+from ncclcheck.probes.dataloader.factory import FactoryLoader, find, made_by
 from ncclcheck.probes.dataloader.randomness.draws import at_start
 from ncclcheck.probes.dataloader.ranks import emulated
 from ncclcheck.probes.dataloader.ranks.contents import read_contents
 from ncclcheck.probes.dataloader.ranks.orders import sample_orders
 from ncclcheck.probes.dataloader.ranks.streams.streams_read import read_stream
-from ncclcheck.probes.dataloader.views import Asked, View
+from ncclcheck.probes.dataloader.views import EmulatedRank, RankView
 from ncclcheck.probes.facts.data.sharding import Given
 
 
-def view(asked: Asked) -> View:
+def view(asked: EmulatedRank) -> RankView:
     """Be the rank, call the factory, look at what it gives."""
     try:
         return _view(asked)
     except BaseException as error:
         if trace := ours.trace_of(error):
-            return View(rank=asked.rank, defect=trace)
+            return RankView(rank=asked.rank, defect=trace)
         raise
 
 
-def _view(asked: Asked) -> View:
-    seen, env = View(rank=asked.rank, group=emulated.become(asked)), emulated.environment(asked)
+def _view(asked: EmulatedRank) -> RankView:
+    seen, env = RankView(rank=asked.rank, group=emulated.become(asked)), emulated.environment(asked)
     with emulated.watched() as ways:
         started = time.monotonic()
         try:
             factory = _factory(asked, env, ways)
             made = factory.make(0)
         except BaseException as error:  # SystemExit of the user's code too
-            seen.error, seen.place, seen.asked = told(error), place_of(error), [*ways]
+            seen.error, seen.place, seen.asked = in_words(error), place_of(error), [*ways]
             return seen
         seen.seconds = time.monotonic() - started
         seen.given = convert(made.given, Given)
@@ -59,12 +59,12 @@ class _Factory:
     env: dict[str, str]
     takes_epoch: bool
 
-    def make(self, epoch: int) -> Made:
+    def make(self, epoch: int) -> FactoryLoader:
         kwargs = {**self.kwargs, "epoch": epoch} if self.takes_epoch else self.kwargs
         return made_by(self.target, kwargs, self.env)
 
 
-def _factory(asked: Asked, env: dict[str, str], ways: list[str]) -> _Factory:
+def _factory(asked: EmulatedRank, env: dict[str, str], ways: list[str]) -> _Factory:
     target = find(asked.plan.factory, asked.plan.directory)
     names = _parameters(target)
     ways += [f"{name}=" for name in ("rank", "world_size") if name in names]
@@ -78,7 +78,7 @@ def _parameters(target: Any) -> list[str]:
     return []
 
 
-def _look(made: Made, factory: _Factory, asked: Asked, seen: View, ways: list[str]) -> None:
+def _look(made: FactoryLoader, factory: _Factory, asked: EmulatedRank, seen: RankView, ways: list[str]) -> None:
     """Each look on its own: what one cannot see, the next may."""
     seen.asked = [*ways]
 
@@ -101,5 +101,5 @@ def _look(made: Made, factory: _Factory, asked: Asked, seen: View, ways: list[st
         try:
             look()
         except Exception as error:
-            seen.unseen[name] = f"{told(error)} ({place_of(error)})"
+            seen.unseen[name] = f"{in_words(error)} ({place_of(error)})"
     seen.asked = [*ways]

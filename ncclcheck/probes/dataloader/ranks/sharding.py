@@ -22,10 +22,10 @@ from ncclcheck.probes.dataloader.ranks.orders import read_indices
 from ncclcheck.probes.dataloader.ranks.streams import streams_shared
 from ncclcheck.probes.dataloader.ranks.worlds import World
 from ncclcheck.probes.dataloader.source.callers import set_epoch_callers
-from ncclcheck.probes.dataloader.views import View
+from ncclcheck.probes.dataloader.views import RankView
 from ncclcheck.probes.facts.data.sharding import (
     Account,
-    Order,
+    EpochOrder,
     Print,
     Randomness,
     Sharding,
@@ -72,7 +72,7 @@ def _look(world: World) -> Sharding:
     return _of_indices(world, views, seen)
 
 
-def _of_streams(world: World, views: list[View], seen: Sharding) -> Sharding:
+def _of_streams(world: World, views: list[RankView], seen: Sharding) -> Sharding:
     if any(len(view.passes) < 2 for view in views):
         why = next((view.unseen["order"] for view in views if "order" in view.unseen), "it is empty")
         return replace(seen, unjudged=why)
@@ -84,7 +84,7 @@ def _of_streams(world: World, views: list[View], seen: Sharding) -> Sharding:
     return replace(seen, stream=stream, randomness=_randomness(views))
 
 
-def _of_indices(world: World, views: list[View], seen: Sharding) -> Sharding:
+def _of_indices(world: World, views: list[RankView], seen: Sharding) -> Sharding:
     shared_out = accounting.disjoint(views)
     index_map = agreement.index_map(views)
     if why := next((view.unseen["content"] for view in views if "content" in view.unseen), ""):
@@ -109,14 +109,14 @@ def _of_indices(world: World, views: list[View], seen: Sharding) -> Sharding:
     )
 
 
-def _drawn_alike(views: list[View], account: Account | None) -> list[list[int]]:
+def _drawn_alike(views: list[RankView], account: Account | None) -> list[list[int]]:
     """Not where each rank was given a rank's number that is not its own: that is told by the samples left out."""
     if account is not None and (account.everywhere or views[0].replicas == len(views)):
         return []
     return accounting.drawn_alike(views)
 
 
-def _whole_epoch(views: list[View], account: Account | None) -> tuple[Account | None, int]:
+def _whole_epoch(views: list[RankView], account: Account | None) -> tuple[Account | None, int]:
     """The account of an epoch, and how many samples of it had been read before, where the first one goes on."""
     if account is None or account.by != "index" or not account.read or account.distinct >= account.there:
         return account, 0
@@ -127,7 +127,7 @@ def _whole_epoch(views: list[View], account: Account | None) -> tuple[Account | 
     return (second, missing) if missing > max(account.slack, len(views)) else (account, 0)
 
 
-def _draws(world: World, views: list[View], account: Account) -> bool:
+def _draws(world: World, views: list[RankView], account: Account) -> bool:
     """Whether the sampler repeats or leaves out samples where it serves one rank alone, too.
 
     So do repeated augmentation (timm), identities of persons, weights: it is meant, and says nothing of the ranks.
@@ -141,12 +141,12 @@ def _draws(world: World, views: list[View], account: Account) -> bool:
     return accounting.draws(whole) and not accounting.all_alike(views)
 
 
-def _by_content(world: World, views: list[View]) -> Account | None:
+def _by_content(world: World, views: list[RankView]) -> Account | None:
     whole = world.whole()
     return agreement.by_content(views, None if whole is None else whole.length)
 
 
-def _unjudged(views: Sequence[View], account: Account | None) -> str:
+def _unjudged(views: Sequence[RankView], account: Account | None) -> str:
     first = views[0]
     if first.given == "dataset" and account is None:
         return "the factory gave a dataset alone: no sampler chooses among its samples"
@@ -159,7 +159,7 @@ def _unjudged(views: Sequence[View], account: Account | None) -> str:
     return "" if account else "the ranks' indices count in different datasets, of which too little was read"
 
 
-def _shares(views: Sequence[View]) -> list[Share]:
+def _shares(views: Sequence[RankView]) -> list[Share]:
     return [
         Share(
             rank=view.rank, error=view.error, place=view.place, length=view.length, asked=view.asked,
@@ -170,7 +170,7 @@ def _shares(views: Sequence[View]) -> list[Share]:
     ]  # fmt: skip
 
 
-def _samples(view: View) -> int | None:
+def _samples(view: RankView) -> int | None:
     if view.iterable:
         alone = view.passes.get("alone")
         return len(alone.items) if alone and alone.ended else None
@@ -178,7 +178,7 @@ def _samples(view: View) -> int | None:
     return epoch.samples if epoch and epoch.ended else None
 
 
-def _batches(view: View) -> int | None:
+def _batches(view: RankView) -> int | None:
     """Of a stream: each worker makes batches of its own."""
     if not view.iterable:
         epoch = view.epoch("first")
@@ -190,7 +190,7 @@ def _batches(view: View) -> int | None:
     return sum(count // view.batch if view.drop_last else -(-count // view.batch) for count in counts)
 
 
-def _order(plan: DataPlan, views: Sequence[View]) -> Order | None:
+def _order(plan: DataPlan, views: Sequence[RankView]) -> EpochOrder | None:
     """None where there are no two epochs to compare."""
     view = views[0]
     first = view.epoch("first")
@@ -202,7 +202,7 @@ def _order(plan: DataPlan, views: Sequence[View]) -> Order | None:
     again = second is not None and read_indices(second.file)[-len(indices) :] == indices
     set_epoch = _alike(view, "set0", "set1")
     callers, loops = set_epoch_callers(plan.directory, plan.factory) if again and set_epoch is False else ([], [])
-    return Order(
+    return EpochOrder(
         samples=first.samples,
         sequential=all(a <= b for a, b in pairwise(indices)),
         repeats=again,
@@ -216,19 +216,19 @@ def _order(plan: DataPlan, views: Sequence[View]) -> Order | None:
     )
 
 
-def _begins(view: View) -> array[int]:
+def _begins(view: RankView) -> array[int]:
     """The order of its first epoch."""
     epoch = view.epoch("first")
     return read_indices(epoch.file) if epoch is not None else array("q")
 
 
-def _alike(view: View, first: str, other: str) -> bool | None:
+def _alike(view: RankView, first: str, other: str) -> bool | None:
     epochs = [view.epoch(first), view.epoch(other)]
     orders = [read_indices(epoch.file) for epoch in epochs if epoch is not None]
     return orders[0] == orders[1] if len(orders) == 2 else None
 
 
-def _randomness(views: Sequence[View]) -> Randomness | None:
+def _randomness(views: Sequence[RankView]) -> Randomness | None:
     """Generators that rank 0 draws from, and those of them that other ranks start with alike."""
     first = views[0]
     if any({"starts", "content"} & view.unseen.keys() for view in views):
@@ -248,7 +248,7 @@ def _randomness(views: Sequence[View]) -> Randomness | None:
     )
 
 
-def _by_sampler(views: Sequence[View]) -> list[str]:
+def _by_sampler(views: Sequence[RankView]) -> list[str]:
     """Generators that were in another state on each rank, and in the same once the sampler had given an epoch.
 
     Only those that samples depend on: workers seed all of theirs from torch's.
@@ -264,5 +264,5 @@ def _by_sampler(views: Sequence[View]) -> list[str]:
     return names
 
 
-def _prints(view: View) -> list[Print]:
+def _prints(view: RankView) -> list[Print]:
     return [Print(index=i, leaves=leaves) for i, leaves in [*view.content.items()][:_MOST_PRINTS] if leaves]

@@ -16,7 +16,7 @@ from ncclcheck.probes.dataloader.ours import Defect
 from ncclcheck.probes.dataloader.ranks.agreement import index_map
 from ncclcheck.probes.dataloader.ranks.rank_view import view
 from ncclcheck.probes.dataloader.ranks.streams.streams_shared import stream
-from ncclcheck.probes.dataloader.views import Asked, View
+from ncclcheck.probes.dataloader.views import EmulatedRank, RankView
 from ncclcheck.probes.facts.data.sharding import Cause, IndexMap
 from ncclcheck.probes.job.context import DataPlan
 
@@ -39,7 +39,7 @@ class World:
     interpreter: Interpreter | None = None
     tried: int = 0
 
-    def views(self, **of_others: bool) -> list[View]:
+    def views(self, **of_others: bool) -> list[RankView]:
         """What each rank sees. of_others: how ranks from 1 on differ from rank 0; a fresh interpreter for one."""
         asked = [self._asked(rank=0, entropy=of_others.get("entropy", True))]
         for rank in range(1, self.size):
@@ -47,7 +47,7 @@ class World:
             asked.append(self._asked(rank=rank, **changes))
         return self._run(asked)
 
-    def whole(self) -> View | None:
+    def whole(self) -> RankView | None:
         """What one rank sees that is alone in its world; None where time was short or it failed."""
         if time.monotonic() + _LEAST_S > self.end:
             return None
@@ -79,29 +79,29 @@ class World:
         again = stream(views, None)
         return again.ended and not again.unjudged and not again.between_ranks and not again.groups
 
-    def _asked(self, **changes: Any) -> Asked:
+    def _asked(self, **changes: Any) -> EmulatedRank:
         folder = os.path.join(self.folder, str(self.tried))
         left = max(0.0, self.end - time.monotonic())
         given = {"world": self.size, "seconds": min(_READING_S, left / 12), **changes}
-        return Asked(plan=self.plan, folder=folder, **given)
+        return EmulatedRank(plan=self.plan, folder=folder, **given)
 
-    def _run(self, asked: Sequence[Asked]) -> list[View]:
+    def _run(self, asked: Sequence[EmulatedRank]) -> list[RankView]:
         os.makedirs(asked[0].folder)
         self.tried += 1
         left = max(_LEAST_S, self.end - time.monotonic()) + _TO_MEET_S
-        ended = child.run_all([_work(asked, self.interpreter) for asked in asked], View, left)
+        ended = child.run_all([_work(asked, self.interpreter) for asked in asked], RankView, left)
         if any(asked.fresh for asked in asked):
             self.interpreter = None
         for world in ended:
             if world.value and world.value.defect:
                 raise Defect(world.value.defect)
         return [
-            end.value if end.ok and end.value else View(rank=rank, error=end.how, place=end.place)
+            end.value if end.ok and end.value else RankView(rank=rank, error=end.how, place=end.place)
             for rank, end in enumerate(ended)
         ]
 
 
-def _work(asked: Asked, ready: Interpreter | None) -> Callable[[child.Gate], View]:
+def _work(asked: EmulatedRank, ready: Interpreter | None) -> Callable[[child.Gate], RankView]:
     if asked.fresh:
         return lambda _: (ready or Interpreter.start()).view(asked)
     return lambda _: view(asked)

@@ -58,7 +58,7 @@ class Locks:
         return sorted(helds, key=lambda lock: -lock.share)[:_MOST]
 
     def _watch(self, name: str, lock: Any) -> None:
-        seen = _Seen(self, name, lock._semlock)
+        seen = _SeenSemaphore(self, name, lock._semlock)
         lock._semlock, lock.acquire, lock.release = seen, seen.acquire, seen.release
 
     def _audit(self, event: str, given: tuple[Any, ...]) -> None:
@@ -74,7 +74,7 @@ class Locks:
                 self.taken(self._names[number])
 
 
-class _Seen:
+class _SeenSemaphore:
     """A lock's semaphore that says when it is taken and left."""
 
     def __init__(self, locks: Locks, name: str, inner: Any) -> None:

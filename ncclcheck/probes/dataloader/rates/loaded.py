@@ -14,9 +14,9 @@ from typing import Any
 from msgspec import Struct, field
 from torch.utils.data import DataLoader, IterableDataset
 
-from ncclcheck.probes.dataloader.children.inside import place_of, told
-from ncclcheck.probes.dataloader.factory import Made
-from ncclcheck.probes.dataloader.rates.watched import Collate, Init, Short, Watcher, watched
+from ncclcheck.probes.dataloader.children.inside import in_words, place_of
+from ncclcheck.probes.dataloader.factory import FactoryLoader
+from ncclcheck.probes.dataloader.rates.watched import Collate, GeneratorWatcher, Short, WatchedInit, watched
 
 BATCHES = 2  # of each worker and epoch
 # samples of a batch, where the loader has no size of its own: chosen, small so that a slow dataset gives some
@@ -27,7 +27,7 @@ _OF_USE = ("collate_fn", "worker_init_fn", "batch_size")
 
 
 @dataclass(frozen=True)
-class Course:
+class LoaderCourse:
     """How the loader is used. tell: called before each epoch with its number; stacks_s: after so long, stacks.
 
     batches: indices to read instead of the sampler's.
@@ -39,7 +39,7 @@ class Course:
     batches: Sequence[Sequence[int]] = ()
 
 
-class Exit(Struct):
+class WorkerExit(Struct):
     """A worker that is no more: its pid and its exit code (negative: a signal)."""
 
     worker: int
@@ -53,7 +53,7 @@ class Ran(Struct):
     epochs: int = 0
     error: str = ""
     place: str = ""
-    exits: list[Exit] = field(default_factory=list)
+    exits: list[WorkerExit] = field(default_factory=list)
 
 
 class AsGiven(Struct):
@@ -63,19 +63,19 @@ class AsGiven(Struct):
     refused: str = ""
 
 
-def as_given(made: Made) -> AsGiven:
+def as_given(made: FactoryLoader) -> AsGiven:
     """Make the loader with the user's options, as the user would."""
     try:
         loader = made.make_loader()
     except Exception as error:
-        return AsGiven(refused=told(error))
+        return AsGiven(refused=in_words(error))
     try:
         return AsGiven(batches=None if made.iterable else len(loader))
     except Exception:  # a sampler without a length can be used as well
         return AsGiven()
 
 
-def epochs(made: Made, watcher: Watcher, course: Course) -> Ran:
+def epochs(made: FactoryLoader, watcher: GeneratorWatcher, course: LoaderCourse) -> Ran:
     """Iterate over one loader, epoch by epoch, as a training would."""
     ran = Ran()
     try:
@@ -89,7 +89,7 @@ def epochs(made: Made, watcher: Watcher, course: Course) -> Ran:
             del batches
             ran.epochs += 1
     except Exception as error:
-        ran.error, ran.place = told(error), place_of(error)
+        ran.error, ran.place = in_words(error), place_of(error)
     return ran
 
 
@@ -100,17 +100,17 @@ def _watched(batches: Any, ran: Ran) -> Iterator[Any]:
         yield from batches
     except Exception:
         ended = [(number, worker.pid, worker.exitcode) for number, worker in enumerate(workers)]
-        ran.exits = [Exit(number, pid, code) for number, pid, code in ended if code]
+        ran.exits = [WorkerExit(number, pid, code) for number, pid, code in ended if code]
         raise
 
 
-def _loader(made: Made, watcher: Watcher, course: Course) -> DataLoader[Any]:
+def _loader(made: FactoryLoader, watcher: GeneratorWatcher, course: LoaderCourse) -> DataLoader[Any]:
     """The user's loader with these workers, everything that runs in them within one of ours."""
     loader = _with_workers(made, course.workers)
     within: dict[str, Any] = {
         "dataset": watched(watcher),
         "collate_fn": Collate(watcher, loader.collate_fn),
-        "worker_init_fn": Init(watcher, loader.worker_init_fn, course.stacks_s),
+        "worker_init_fn": WatchedInit(watcher, loader.worker_init_fn, course.stacks_s),
         "pin_memory": False,
         "timeout": 0,
     }
@@ -138,7 +138,7 @@ def _made_anew(loader: DataLoader[Any], within: Mapping[str, Any]) -> DataLoader
     )
 
 
-def _with_workers(made: Made, workers: int) -> DataLoader[Any]:
+def _with_workers(made: FactoryLoader, workers: int) -> DataLoader[Any]:
     """With the user's options, or where DataLoader refuses them with those that matter here."""
     own = made.own
     if own is not None and type(own) is not DataLoader:  # it may have an __iter__ of its own
@@ -154,6 +154,6 @@ def _with_workers(made: Made, workers: int) -> DataLoader[Any]:
         return DataLoader(made.dataset, num_workers=workers, multiprocessing_context=FORK, **kept)
 
 
-def can_be_loaded(made: Made) -> bool:
+def can_be_loaded(made: FactoryLoader) -> bool:
     """Whether DataLoader takes it at all: what is only iterated must be an IterableDataset."""
     return not made.iterable or isinstance(made.dataset, IterableDataset)

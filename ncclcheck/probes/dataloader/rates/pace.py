@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch.utils.data import IterableDataset
 
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.facts.data.speed import Point
 
 _PARTS = 4  # of the measured batches, whose rates show the spread of a point: quarters, as `beats` compares them
@@ -19,7 +19,7 @@ _PREFETCH = 2  # torch's own default
 
 
 @dataclass(frozen=True)
-class Setting:
+class PaceSetting:
     """What differs from point to point. prefetch 0: the loader's own, or torch's default."""
 
     workers: int
@@ -29,7 +29,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Work:
+class PaceWork:
     """What is the same for all points. items: what the sampler gives, again and again; batch: 0 where the loader
     does not batch, and a sample may then be a batch in itself.
     """
@@ -79,7 +79,7 @@ class _EndlessStream(IterableDataset[Any]):
         setattr(self.__dict__["_stream"], name, value)
 
 
-def point(made: Made, setting: Setting, work: Work) -> Point:
+def point(made: FactoryLoader, setting: PaceSetting, work: PaceWork) -> Point:
     """In a child. The batches that were made while workers started do not count."""
     begin = time.perf_counter()
     batches = iter(_loader(made, setting, work))
@@ -105,12 +105,12 @@ def point(made: Made, setting: Setting, work: Work) -> Point:
     )
 
 
-def _prefetch(made: Made, setting: Setting) -> int:
+def _prefetch(made: FactoryLoader, setting: PaceSetting) -> int:
     own = setting.prefetch or made.loader.get("prefetch_factor") or _PREFETCH
     return int(own) if setting.workers else 0
 
 
-def _loader(made: Made, setting: Setting, work: Work) -> Iterable[Any]:
+def _loader(made: FactoryLoader, setting: PaceSetting, work: PaceWork) -> Iterable[Any]:
     changes: dict[str, Any] = {"num_workers": setting.workers, "pin_memory": setting.pinned}
     if made.iterable:
         changes["dataset"] = _EndlessStream(made.dataset)
@@ -123,7 +123,7 @@ def _loader(made: Made, setting: Setting, work: Work) -> Iterable[Any]:
     return made.make_loader(**changes)
 
 
-def _take(batch: Any, setting: Setting) -> None:
+def _take(batch: Any, setting: PaceSetting) -> None:
     if setting.to_gpu:
         _to_gpu(batch)
         torch.cuda.synchronize()
@@ -139,7 +139,7 @@ def _to_gpu(part: Any) -> None:
             _to_gpu(item)
 
 
-def _ticks(batches: Iterator[Any], setting: Setting, work: Work) -> list[float]:
+def _ticks(batches: Iterator[Any], setting: PaceSetting, work: PaceWork) -> list[float]:
     """When each batch came, from the one before the first that counts; at least one for each part."""
     ticks = [time.perf_counter()]
     end = ticks[0] + work.seconds

@@ -15,11 +15,11 @@ from msgspec import Struct
 from torch.utils.data.dataloader import default_collate, default_convert
 
 from ncclcheck.probes.dataloader.children import child, footprint
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.rates import weigh
 from ncclcheck.probes.dataloader.samples import containers
 from ncclcheck.probes.facts import Limits, Space, Unread
-from ncclcheck.probes.facts.data.resources import Batch, Container, Resources, Start
+from ncclcheck.probes.facts.data.resources import CollatedBatch, DataResources, ObjectContainer, Start
 from ncclcheck.probes.job.context import DataPlan
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host import cgroup
@@ -34,11 +34,11 @@ _BRIEFLY_S = 4.0  # within the slack after the budget: 40 reads of 10 ms on a te
 _GIVEN = ("dataset", "collate_fn", "worker_init_fn")
 
 
-class _Found(Struct):
-    containers: list[Container]
+class _ResourceAnswer(Struct):
+    containers: list[ObjectContainer]
 
 
-def look(made: Made, plan: DataPlan, limit: float) -> Resources:
+def look(made: FactoryLoader, plan: DataPlan, limit: float) -> DataResources:
     """Three children, one after the other: the reads, the batch, the pickles. Nothing is read in this process."""
     end = time.monotonic() + limit
     seconds = min(limit * 0.4, _READS_S)
@@ -49,14 +49,14 @@ def look(made: Made, plan: DataPlan, limit: float) -> Resources:
             footprint.Footprint,
             max(limit, _BRIEFLY_S),
         )
-    batch: child.Ended[Any] = reads  # what hangs once is not waited for twice
+    batch: child.ChildEnd[Any] = reads  # what hangs once is not waited for twice
     if not reads.timed_out:
-        batch = child.run(lambda: _batch(made, limit * 0.2), Batch, _left(end) * 0.5)
+        batch = child.run(lambda: _batch(made, limit * 0.2), CollatedBatch, _left(end) * 0.5)
     start = child.run(lambda: _start(made), Start, _left(end) * 0.6)
-    large = child.run(lambda: _Found(containers.large(made.dataset)), _Found, _left(end))
+    large = child.run(lambda: _ResourceAnswer(containers.large(made.dataset)), _ResourceAnswer, _left(end))
     workers = made.loader.get("num_workers")
     seen = reads.value
-    return Resources(
+    return DataResources(
         length=made.length,
         workers=plan.workers if workers is None else workers,
         asked=workers is not None,
@@ -68,7 +68,7 @@ def look(made: Made, plan: DataPlan, limit: float) -> Resources:
         inherited=seen.inherited if seen else 0,
         descriptors=seen.descriptors if seen else 0,
         containers=large.value.containers if large.value else [],
-        batch=batch.value if isinstance(batch.value, Batch) else _why(batch),
+        batch=batch.value if isinstance(batch.value, CollatedBatch) else _why(batch),
         start=start.value or _why(start),
         shm=_shm(),
         nofile=_nofile(),
@@ -88,20 +88,20 @@ def _left(end: float) -> float:
     return max(0.2, end - time.monotonic())
 
 
-def _why(ended: child.Ended[Any]) -> Unread:
+def _why(ended: child.ChildEnd[Any]) -> Unread:
     """That the user's code raises, hangs or crashes is told by the rules that look for it."""
     place = f" ({ended.place})" if ended.place else ""
     return Unread("absent", f"the process that looked {'raised ' if ended.error else ''}{ended.how}{place}"[:300])
 
 
-def _batch(made: Made, seconds: float) -> Batch:
+def _batch(made: FactoryLoader, seconds: float) -> CollatedBatch:
     """The first samples, as the loader's collate function puts them together."""
     size = _batch_size(made)
     samples = _samples(made, max(1, min(size, _MOST_SAMPLES)), min(seconds, _BATCH_S), batched=size > 0)
     collate = made.loader.get("collate_fn")
     together = collate or (default_collate if size else default_convert)
     weight = weigh.weigh(together(samples if size else samples[0]))
-    return Batch(
+    return CollatedBatch(
         samples=len(samples) if size else 1,
         size=size,
         tensors=len(weight.storages),
@@ -113,14 +113,14 @@ def _batch(made: Made, seconds: float) -> Batch:
     )
 
 
-def _batch_size(made: Made) -> int:
+def _batch_size(made: FactoryLoader) -> int:
     """0: the loader does not batch."""
     if (batches := made.loader.get("batch_sampler")) is not None:
         return int(getattr(batches, "batch_size", 0)) or len(next(iter(batches)))
     return int(made.loader.get("batch_size", 1) or 0)
 
 
-def _samples(made: Made, count: int, seconds: float, *, batched: bool) -> list[Any]:
+def _samples(made: FactoryLoader, count: int, seconds: float, *, batched: bool) -> list[Any]:
     """As many as there is time for, one at least. A loader that does not batch may ask for lists of indices."""
     end = time.monotonic() + seconds
     samples: list[Any] = []
@@ -134,7 +134,7 @@ def _samples(made: Made, count: int, seconds: float, *, batched: bool) -> list[A
     return samples
 
 
-def _start(made: Made) -> Start:
+def _start(made: FactoryLoader) -> Start:
     """Asking for Python's default fixes it, so that it is done in a child."""
     method, asked = start_method(made)
     things = {"dataset": made.dataset, **{name: made.loader.get(name) for name in _GIVEN[1:]}}
@@ -145,7 +145,7 @@ def _start(made: Made) -> Start:
     )
 
 
-def start_method(made: Made) -> tuple[str, bool]:
+def start_method(made: FactoryLoader) -> tuple[str, bool]:
     """How the loader starts its workers, and whether somebody asked for it."""
     if made.context is not None:
         return made.context, True

@@ -12,12 +12,12 @@ import torch
 from msgspec import Struct
 
 from ncclcheck.probes.dataloader.children import child
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.rates import pace
 from ncclcheck.probes.dataloader.rates.held import Locks
-from ncclcheck.probes.dataloader.rates.pace import Setting, Work
+from ncclcheck.probes.dataloader.rates.pace import PaceSetting, PaceWork
 from ncclcheck.probes.dataloader.rates.resources import cores, start_method
-from ncclcheck.probes.dataloader.samples.read.reading import Samples
+from ncclcheck.probes.dataloader.samples.read.reading import ReadSamples
 from ncclcheck.probes.facts.data.speed import Held, Missed, Point, Slowest, Speed
 from ncclcheck.probes.job.context import DataPlan
 
@@ -45,13 +45,13 @@ class _Warm(Struct, frozen=True, kw_only=True):
 class _Curve:
     """The points so far, and the time that is left."""
 
-    made: Made
-    work: Work
+    made: FactoryLoader
+    work: PaceWork
     end: float
     points: list[Point] = field(default_factory=list)
     missed: list[Missed] = field(default_factory=list)
 
-    def measure(self, setting: Setting) -> None:
+    def measure(self, setting: PaceSetting) -> None:
         """A point, or why there is none."""
         left = self.end - time.monotonic()
         if left < 2 * self.work.seconds:
@@ -65,7 +65,7 @@ class _Curve:
             self.points.append(ended.value)
 
 
-def look(made: Made, plan: DataPlan, limit: float) -> Speed:
+def look(made: FactoryLoader, plan: DataPlan, limit: float) -> Speed:
     """The fewest workers first; then what may make the best of them better."""
     end = time.monotonic() + limit
     mine = max(1.0, cores() / max(1, plan.ranks_per_node))
@@ -76,11 +76,11 @@ def look(made: Made, plan: DataPlan, limit: float) -> Speed:
             plan,
             mine,
             None,
-            _Curve(made, Work([], 0, 0), end, missed=[Missed(workers=0, why=_first_line(warm.how))]),
+            _Curve(made, PaceWork([], 0, 0), end, missed=[Missed(workers=0, why=_first_line(warm.how))]),
         )
     curve = _Curve(made, _work(made, warm.value, limit), end)
     for workers in _numbers(int(mine), made.loader.get("num_workers")):
-        curve.measure(Setting(workers))
+        curve.measure(PaceSetting(workers))
     _refine(curve, gpu=warm.value.gpu)
     return _told(made, plan, mine, warm.value, curve)
 
@@ -89,9 +89,9 @@ def _first_line(how: str) -> str:
     return how.partition("\n")[0][:300]
 
 
-def _warm(made: Made, seed: int, seconds: float) -> _Warm:
+def _warm(made: FactoryLoader, seed: int, seconds: float) -> _Warm:
     """Read them, then once more with a clock: the first time may come from the disk."""
-    samples = Samples(made, seed)
+    samples = ReadSamples(made, seed)
     samples.warm_up(seconds)
     locks = Locks(made.dataset)
     with locks.watched():
@@ -110,16 +110,16 @@ def _warm(made: Made, seed: int, seconds: float) -> _Warm:
     )
 
 
-def _work(made: Made, warm: _Warm, limit: float) -> Work:
+def _work(made: FactoryLoader, warm: _Warm, limit: float) -> PaceWork:
     """Batches small enough that a worker makes several in the time of a point."""
     asked = made.loader.get("batch_size", _BATCH)
     point_s = min(max(_POINT_S, _BATCHES * warm.each_s), limit / 8)
     items: list[Any] = warm.indices
     if asked is None:
         sampler = made.loader.get("sampler")  # it may give lists of indices
-        return Work(items if sampler is None else list(islice(sampler, warm.count)), 0, point_s)
+        return PaceWork(items if sampler is None else list(islice(sampler, warm.count)), 0, point_s)
     most = int(point_s / _BATCHES / max(warm.each_s, 1e-7))
-    return Work(items, max(1, min(int(asked), most)), point_s)
+    return PaceWork(items, max(1, min(int(asked), most)), point_s)
 
 
 def _numbers(most: int, asked: int | None) -> list[int]:
@@ -135,12 +135,12 @@ def _refine(curve: _Curve, *, gpu: bool) -> None:
         return
     best = max(curve.points, key=lambda point: point.samples_s)
     if best.workers:
-        curve.measure(Setting(best.workers, prefetch=2 * best.prefetch))
+        curve.measure(PaceSetting(best.workers, prefetch=2 * best.prefetch))
     for pinned in (False, True) if gpu else ():
-        curve.measure(Setting(best.workers, to_gpu=True, pinned=pinned))
+        curve.measure(PaceSetting(best.workers, to_gpu=True, pinned=pinned))
 
 
-def _told(made: Made, plan: DataPlan, mine: float, warm: _Warm | None, curve: _Curve) -> Speed:
+def _told(made: FactoryLoader, plan: DataPlan, mine: float, warm: _Warm | None, curve: _Curve) -> Speed:
     return Speed(
         points=curve.points,
         missed=curve.missed,

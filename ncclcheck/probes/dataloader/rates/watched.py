@@ -13,9 +13,9 @@ from torch.utils.data._utils import worker as torch_worker
 
 from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.children import notes
-from ncclcheck.probes.dataloader.children.inside import place_of, told
+from ncclcheck.probes.dataloader.children.inside import in_words, place_of
 from ncclcheck.probes.dataloader.children.notes import Notebook
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.randomness import seeds
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
 from ncclcheck.probes.dataloader.samples.read.visit import private
@@ -25,11 +25,11 @@ _WITH_STATES = 4  # samples of each worker and epoch whose generators are looked
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.Tensor)
 
 
-class Watcher:
+class GeneratorWatcher:
     """What the three have in common. states: generators to look at; salt: each sample has seeds of its own."""
 
     def __init__(
-        self, made: Made, notebook: Notebook, *, states: Sequence[str] = (), salt: int | None = None
+        self, made: FactoryLoader, notebook: Notebook, *, states: Sequence[str] = (), salt: int | None = None
     ) -> None:
         self.made, self.notebook, self.states, self.salt = made, notebook, set(states), salt
         self.epoch, self.number, self.worker = -1, 0, 0
@@ -59,7 +59,7 @@ class Watcher:
             self.notebook.write(notes.now("end", self.worker, self.epoch, -1, index))
             raise
         except Exception as error:
-            note.event, note.error, note.place = "raised", told(error), place_of(error)
+            note.event, note.error, note.place = "raised", in_words(error), place_of(error)
             self.notebook.write(note)
             if not self.kept or self.made.iterable:
                 raise
@@ -106,7 +106,7 @@ class Watcher:
 class _StandsIn:
     """To a loader's own code (`self.dataset.set_epoch(1)`) it has the attributes of the user's dataset."""
 
-    watcher: Watcher
+    watcher: GeneratorWatcher
 
     def __getattr__(self, name: str) -> Any:
         if name == "watcher" or name.startswith("__"):
@@ -121,7 +121,7 @@ class _StandsIn:
 class Watched(_StandsIn, Dataset[Any]):
     """The user's dataset, read one by one."""
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, watcher: GeneratorWatcher) -> None:
         self.watcher = watcher
 
     def __getitem__(self, index: Any) -> Any:
@@ -141,7 +141,7 @@ class WatchedBatches(Watched):
 class WatchedStream(_StandsIn, IterableDataset[Any]):
     """The user's IterableDataset, of which each worker reads the first few."""
 
-    def __init__(self, watcher: Watcher) -> None:
+    def __init__(self, watcher: GeneratorWatcher) -> None:
         self.watcher = watcher
 
     def __iter__(self) -> Iterator[Any]:
@@ -154,7 +154,7 @@ class WatchedStream(_StandsIn, IterableDataset[Any]):
             yield sample
 
 
-def watched(watcher: Watcher) -> Dataset[Any]:
+def watched(watcher: GeneratorWatcher) -> Dataset[Any]:
     """What stands in for the user's dataset."""
     if watcher.made.iterable:
         return WatchedStream(watcher)
@@ -167,7 +167,7 @@ def watched(watcher: Watcher) -> Dataset[Any]:
 class Collate:
     """The user's collate function. What it refuses is told elsewhere: here the epoch goes on."""
 
-    def __init__(self, watcher: Watcher, own: Callable[[Any], Any]) -> None:
+    def __init__(self, watcher: GeneratorWatcher, own: Callable[[Any], Any]) -> None:
         self.watcher, self.own, self.asked = watcher, own, False
 
     def __call__(self, samples: Any) -> Any:
@@ -180,7 +180,7 @@ class Collate:
             batch = self.own(samples)
         except Exception as error:
             note = notes.now("unstacked", watcher.worker, watcher.epoch)
-            note.error, note.place = told(error), place_of(error)
+            note.error, note.place = in_words(error), place_of(error)
             book.write(note)
             return None
         if not self.asked and (error_text := unsendable(batch)):
@@ -191,10 +191,10 @@ class Collate:
         return batch
 
 
-class Init:
+class WatchedInit:
     """The user's worker_init_fn, which finds its own dataset in `get_worker_info()`."""
 
-    def __init__(self, watcher: Watcher, own: Callable[[int], Any] | None, seconds: float) -> None:
+    def __init__(self, watcher: GeneratorWatcher, own: Callable[[int], Any] | None, seconds: float) -> None:
         self.watcher, self.own, self.seconds = watcher, own, seconds
 
     def __call__(self, worker: int) -> None:
@@ -215,7 +215,7 @@ class Init:
         try:
             self.own(worker)
         except Exception as error:
-            note.error, note.place = told(error), place_of(error)
+            note.error, note.place = in_words(error), place_of(error)
             book.write(note)
             raise
 
@@ -250,7 +250,7 @@ def unsendable(batch: Any) -> str:
             try:
                 pickle.dumps(part)
             except Exception as error:
-                return told(error)
+                return in_words(error)
     return ""
 
 

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 import torch
 
-from ncclcheck.probes.dataloader.children.inside import told
+from ncclcheck.probes.dataloader.children.inside import in_words
 from ncclcheck.probes.facts.data.resources import Pickled
 
 _MOST_DEPTH = 4  # of containers and attributes: chosen, samples are seldom deeper; a cycle ends too
@@ -117,7 +117,7 @@ def _error(thing: Any, keep_locks: bool) -> int | str:
     try:
         return weigh(thing, keep_locks=keep_locks).weight.piped
     except Exception as error:
-        return told(error)
+        return in_words(error)
 
 
 def _culprit(thing: Any, error: str, keep_locks: bool) -> str:

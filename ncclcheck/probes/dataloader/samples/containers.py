@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Any
 
 from ncclcheck.probes.dataloader.samples.graph import walk
-from ncclcheck.probes.facts.data.resources import Container
+from ncclcheck.probes.facts.data.resources import ObjectContainer
 
 _LARGE = 4096  # items
 _MOST = 8  # containers in a finding, the largest: chosen
@@ -17,7 +17,7 @@ _SAMPLED = 64  # items that are weighed; the sum is extrapolated: chosen
 _INSIDE = 16  # parts of one item that are weighed: chosen
 
 
-def large(dataset: Any) -> list[Container]:
+def large(dataset: Any) -> list[ObjectContainer]:
     """The largest first."""
     containers = [_measured(path, value) for path, value in walk(dataset) if _is_large(value)]
     return sorted(containers, key=lambda container: -container.bytes)[:_MOST]
@@ -34,13 +34,13 @@ def _is_object_array(value: Any) -> bool:
     return numpy is not None and isinstance(value, numpy.ndarray) and value.dtype.hasobject
 
 
-def _measured(path: str, value: Any) -> Container:
+def _measured(path: str, value: Any) -> ObjectContainer:
     items = _spread(value)
     kinds = Counter(type(item[-1]).__name__ for item in items)
     seen: set[int] = set()
     each = sum(_size(part, seen) for item in items for part in item) / max(1, len(items))
     count = int(value.size) if _is_object_array(value) else len(value)
-    return Container(
+    return ObjectContainer(
         path=path.removeprefix("self."),
         kind=f"{type(value).__name__} of {kinds.most_common(1)[0][0]}" if kinds else type(value).__name__,
         items=count,

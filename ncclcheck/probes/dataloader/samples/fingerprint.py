@@ -18,7 +18,7 @@ _MOST_BRIEF = 60  # characters of a value that is shown: chosen, half a line
 _SCALARS = (bool, int, float, complex, str, bytes, type(None))
 
 
-class Leaf(Struct, frozen=True, kw_only=True):
+class SampleLeaf(Struct, frozen=True, kw_only=True):
     """One tensor, array, number or text of a sample. storage: bytes of all that a view keeps alive."""
 
     dtype: str
@@ -34,9 +34,9 @@ class Leaf(Struct, frozen=True, kw_only=True):
         return f"{self.dtype} {self.shape} {self.digest}"
 
 
-def leaves(sample: Any) -> dict[str, Leaf]:
+def leaves(sample: Any) -> dict[str, SampleLeaf]:
     """By path: "image", "0", "meta.id"; a bare tensor has the path "". A list of numbers is one leaf."""
-    by_path: dict[str, Leaf] = {}
+    by_path: dict[str, SampleLeaf] = {}
     for path, value in _parts("", sample, 0):
         if len(by_path) == _MOST_LEAVES:
             break
@@ -68,60 +68,62 @@ def _inner(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((str(key), item) for key, item in attributes.items())
 
 
-def _leaf(value: Any) -> Leaf:
+def _leaf(value: Any) -> SampleLeaf:
     if isinstance(value, torch.Tensor):
         return _of_tensor(value)
     if _is_array(value):
         return _of_array(value)
     if _is_image(value):
-        return Leaf(
+        return SampleLeaf(
             dtype=f"image {value.mode}", shape=tuple(value.size), digest=_digest(value.tobytes()),
             brief=f"{value.mode} {value.size}",
         )  # fmt: skip
     return _of_object(value)
 
 
-def _of_tensor(value: torch.Tensor) -> Leaf:
+def _of_tensor(value: torch.Tensor) -> SampleLeaf:
     dtype, shape = str(value.dtype).removeprefix("torch."), tuple(value.shape)
     if value.device.type != "cpu":  # a forked child may not touch the device
-        return Leaf(dtype=f"{dtype} on {value.device}", shape=shape, digest="")
+        return SampleLeaf(dtype=f"{dtype} on {value.device}", shape=shape, digest="")
     if value.layout is not torch.strided:
         return _of_tensor(value.detach().to_dense())
     whole = value.detach().resolve_conj().resolve_neg().contiguous()
     count = whole.numel() * whole.element_size()
     data = (ctypes.c_char * count).from_address(whole.data_ptr()) if count else b""
-    return Leaf(
+    return SampleLeaf(
         dtype=dtype, shape=shape, digest=_digest(data), brief=_brief(whole.flatten()[:6].tolist(), whole.numel()),
         bytes=count, storage=value.untyped_storage().nbytes(),
     )  # fmt: skip
 
 
-def _of_array(value: Any) -> Leaf:
+def _of_array(value: Any) -> SampleLeaf:
     shape = tuple(int(size) for size in value.shape)
     if value.dtype.hasobject:
-        return Leaf(dtype="object", shape=shape, digest=_digest(repr(value.tolist()).encode()))
+        return SampleLeaf(dtype="object", shape=shape, digest=_digest(repr(value.tolist()).encode()))
     root = value
     while getattr(getattr(root, "base", None), "nbytes", None) is not None:
         root = root.base
     first = value.reshape(-1)[:6].tolist()
-    return Leaf(
+    return SampleLeaf(
         dtype=str(value.dtype), shape=shape, digest=_digest(value.tobytes()), brief=_brief(first, value.size),
         bytes=int(value.nbytes), storage=int(root.nbytes),
     )  # fmt: skip
 
 
-def _of_object(value: Any) -> Leaf:
+def _of_object(value: Any) -> SampleLeaf:
     name = type(value).__name__
     if isinstance(value, list | tuple | set | frozenset):
         ordered = sorted(map(repr, value)) if isinstance(value, set | frozenset) else value
         kinds = "|".join(sorted({type(item).__name__ for item in value}))
-        return Leaf(
+        return SampleLeaf(
             dtype=f"{name}[{kinds}]", shape=(len(value),), digest=_digest(repr(ordered).encode()),
             brief=_brief(list(ordered)[:6], len(value)), bytes=sys.getsizeof(value), storage=sys.getsizeof(value),
         )  # fmt: skip
     text = repr(value) if isinstance(value, _SCALARS) else _repr(value)
     size = len(value) if isinstance(value, str | bytes) else 8
-    return Leaf(dtype=name, digest=_digest(text.encode(errors="replace")), brief=text[:_MOST_BRIEF], bytes=size)
+    return SampleLeaf(
+        dtype=name, digest=_digest(text.encode(errors="replace")), brief=text[:_MOST_BRIEF], bytes=size
+    )
 
 
 def _repr(value: Any) -> str:

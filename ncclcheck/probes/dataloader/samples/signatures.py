@@ -17,7 +17,7 @@ _MOST_INDICES = 8  # of samples of one kind, as examples: chosen
 _NUMBERS = (bool, int, float, complex)
 
 
-class Look(NamedTuple):
+class LeafSignature(NamedTuple):
     """One leaf: the Python type, and of tensors and arrays dtype and shape. length: of a list of numbers."""
 
     type: str
@@ -30,7 +30,7 @@ class Look(NamedTuple):
         return f"{self.type} of {self.shape[0]}" if self.shape else self.type
 
 
-Signature = tuple[tuple[str, Look], ...]
+Signature = tuple[tuple[str, LeafSignature], ...]
 
 
 def signature(sample: Any) -> Signature:
@@ -38,7 +38,7 @@ def signature(sample: Any) -> Signature:
     return tuple(pair for pair, _ in zip(_looks("", sample, 0), range(_MOST_LEAVES), strict=False))
 
 
-def _looks(path: str, value: Any, depth: int) -> Iterator[tuple[str, Look]]:
+def _looks(path: str, value: Any, depth: int) -> Iterator[tuple[str, LeafSignature]]:
     if depth < _MOST_DEPTH and (inner := _inner(value)) is not None:
         for name, item in inner:
             yield from _looks(f"{path}.{name}" if path else name, item, depth + 1)
@@ -56,13 +56,13 @@ def _inner(value: Any) -> list[tuple[str, Any]] | None:
     return None
 
 
-def _look(value: Any) -> Look:
+def _look(value: Any) -> LeafSignature:
     kind = type(value).__name__
     if isinstance(value, torch.Tensor):
-        return Look("Tensor", str(value.dtype).removeprefix("torch."), tuple(value.shape))
+        return LeafSignature("Tensor", str(value.dtype).removeprefix("torch."), tuple(value.shape))
     if hasattr(value, "dtype") and hasattr(value, "shape"):
-        return Look(kind, str(value.dtype), tuple(int(size) for size in value.shape))
-    return Look(kind, "", (len(value),)) if isinstance(value, list | tuple) else Look(kind)
+        return LeafSignature(kind, str(value.dtype), tuple(int(size) for size in value.shape))
+    return LeafSignature(kind, "", (len(value),)) if isinstance(value, list | tuple) else LeafSignature(kind)
 
 
 class Tally:
@@ -98,8 +98,10 @@ class Tally:
 
     def mixed(self) -> list[Mixed]:
         """Leaf by leaf what is not as in most samples."""
-        looks: dict[str, Counter[Look | None]] = {path: Counter() for kind in self.counts for path, _ in kind}
-        where: dict[tuple[str, Look | None], list[int]] = {}
+        looks: dict[str, Counter[LeafSignature | None]] = {
+            path: Counter() for kind in self.counts for path, _ in kind
+        }
+        where: dict[tuple[str, LeafSignature | None], list[int]] = {}
         for kind, count in self.counts.items():
             own = dict(kind)
             for path, seen in looks.items():
@@ -113,11 +115,11 @@ class Tally:
         return mixtures[:_MOST_MIXED]
 
 
-def _others(seen: Counter[Look | None]) -> list[Look | None]:
+def _others(seen: Counter[LeafSignature | None]) -> list[LeafSignature | None]:
     return [look for look, _ in seen.most_common(4)][1:]
 
 
-def _mixed(path: str, seen: Counter[Look | None], other: Look | None, where: list[int]) -> Mixed:
+def _mixed(path: str, seen: Counter[LeafSignature | None], other: LeafSignature | None, where: list[int]) -> Mixed:
     usual = seen.most_common(1)[0][0]
     return Mixed(
         leaf=path or "sample",
@@ -129,7 +131,7 @@ def _mixed(path: str, seen: Counter[Look | None], other: Look | None, where: lis
     )
 
 
-def _kind(usual: Look | None, other: Look | None) -> Any:
+def _kind(usual: LeafSignature | None, other: LeafSignature | None) -> Any:
     if usual is None or other is None:
         return "missing"
     if usual.type != other.type:

@@ -13,8 +13,8 @@ from torch.utils.data import RandomSampler, SequentialSampler
 from torch.utils.data.dataloader import default_collate
 
 from ncclcheck.probes.dataloader import ours
-from ncclcheck.probes.dataloader.children.inside import place_of, told
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.children.inside import in_words, place_of
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.samples.signatures import Signature, Tally, signature
 from ncclcheck.probes.facts.data.structure import Unstacked
 
@@ -27,7 +27,7 @@ _TIME_S = 0.4  # for whole batches through the collate function: chosen
 
 
 @dataclass
-class Kept:
+class KeptSamples:
     """Samples that are kept to make batches of: two of each kind, by index; and the ones with the fewest and the
     most elements: how many, and the index.
     """
@@ -58,7 +58,7 @@ class Kept:
         return max(self.samples, key=lambda kind: self.tally.counts[kind])
 
 
-def name_of(made: Made) -> tuple[str, bool]:
+def name_of(made: FactoryLoader) -> tuple[str, bool]:
     """The collate function's name, and whether it is the user's own."""
     own = made.loader.get("collate_fn")
     if own is None or own is default_collate:
@@ -66,7 +66,7 @@ def name_of(made: Made) -> tuple[str, bool]:
     return str(getattr(own, "__qualname__", type(own).__name__))[:80], True
 
 
-def size_of(made: Made) -> int | None:
+def size_of(made: FactoryLoader) -> int | None:
     """The batch size as given; 0 where DataLoader does not batch, None where it was not given."""
     if (batches := made.loader.get("batch_sampler")) is not None:
         return getattr(batches, "batch_size", None) or UNKNOWN_SIZE
@@ -75,7 +75,7 @@ def size_of(made: Made) -> int | None:
     return made.loader["batch_size"] or 0
 
 
-def try_batches(made: Made, kept: Kept) -> tuple[list[Unstacked], list[str]]:
+def try_batches(made: FactoryLoader, kept: KeptSamples) -> tuple[list[Unstacked], list[str]]:
     """What cannot be stacked; else what becomes of samples that differ. One refusal a kind of sample is enough."""
     collate = made.loader.get("collate_fn") or default_collate
     batches = _alike(kept) if len(kept.tally.counts) == 1 else itertools.chain(_alike(kept), _mixtures(made, kept))
@@ -94,13 +94,13 @@ def try_batches(made: Made, kept: Kept) -> tuple[list[Unstacked], list[str]]:
 Batch = tuple[list[int], list[Any], bool]
 
 
-def _alike(kept: Kept) -> Iterator[Batch]:
+def _alike(kept: KeptSamples) -> Iterator[Batch]:
     """Two samples that look as most do."""
     usual = kept.samples[kept.usual]
     yield [*usual], [*usual.values()], True
 
 
-def _mixtures(made: Made, kept: Kept) -> Iterator[Batch]:
+def _mixtures(made: FactoryLoader, kept: KeptSamples) -> Iterator[Batch]:
     """Batches with samples that differ: the loader's own where its order is known, else pairs."""
     if made.iterable or not _is_shuffled(made):
         yield from _of_loader(made, kept)
@@ -116,7 +116,7 @@ def _mixtures(made: Made, kept: Kept) -> Iterator[Batch]:
             yield [first[0], two[0]], [first[1], two[1]], False
 
 
-def _is_shuffled(made: Made) -> bool:
+def _is_shuffled(made: FactoryLoader) -> bool:
     """Whether any two samples may meet in a batch; a dataset alone will be shuffled by whoever trains on it."""
     if made.loader.get("batch_sampler") is not None:
         return False
@@ -125,7 +125,7 @@ def _is_shuffled(made: Made) -> bool:
     return bool(made.loader.get("shuffle")) or size_of(made) is None
 
 
-def _of_loader(made: Made, kept: Kept) -> Iterator[Batch]:
+def _of_loader(made: FactoryLoader, kept: KeptSamples) -> Iterator[Batch]:
     """Whole batches as the loader makes them, those with samples that are known to differ first."""
     if made.iterable:
         return
@@ -138,7 +138,7 @@ def _of_loader(made: Made, kept: Kept) -> Iterator[Batch]:
             yield [*batch], samples, True
 
 
-def _read(made: Made, batch: list[int]) -> list[Any]:
+def _read(made: FactoryLoader, batch: list[int]) -> list[Any]:
     """Nothing where one of them raises: that is told where samples are read one by one."""
     try:
         return [made.dataset[index] for index in batch]
@@ -147,7 +147,7 @@ def _read(made: Made, batch: list[int]) -> list[Any]:
         return []
 
 
-def _batches(made: Made) -> list[list[int]]:
+def _batches(made: FactoryLoader) -> list[list[int]]:
     """The first batches, and of a loader that reads in order all."""
     loader = made.make_loader()
     most = _MOST_IN_ORDER if isinstance(loader.sampler, SequentialSampler) else _MOST_BATCHES
@@ -162,7 +162,11 @@ def attempt(
         batch = collate(samples)
     except Exception as error:
         refusal = Unstacked(
-            indices=indices[:UNKNOWN_SIZE], error=told(error), place=place_of(error), alike=alike, certain=certain
+            indices=indices[:UNKNOWN_SIZE],
+            error=in_words(error),
+            place=place_of(error),
+            alike=alike,
+            certain=certain,
         )
         return [refusal], []
     return [], [f"{path or 'batch'}: {look}"[:120] for path, look in signature(batch)[:12]]

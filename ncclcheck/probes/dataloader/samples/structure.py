@@ -12,16 +12,16 @@ from torch.utils.data.dataloader import default_collate
 
 from ncclcheck.probes.dataloader import indices, ours
 from ncclcheck.probes.dataloader.children import stops
-from ncclcheck.probes.dataloader.children.notes import Mark
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.children.notes import ReadingMark
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.samples import pairing, stacking
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
-from ncclcheck.probes.dataloader.samples.read.glance import Source
+from ncclcheck.probes.dataloader.samples.read.glance import SampleSource
 from ncclcheck.probes.dataloader.samples.read.visit import become_worker
 from ncclcheck.probes.dataloader.samples.signatures import Tally, signature
-from ncclcheck.probes.dataloader.samples.stacking import Kept
+from ncclcheck.probes.dataloader.samples.stacking import KeptSamples
 from ncclcheck.probes.facts.data import Structure
-from ncclcheck.probes.facts.data.streams import Stop
+from ncclcheck.probes.facts.data.streams import WorkerStop
 from ncclcheck.probes.facts.data.structure import Unpaired, Unstacked
 from ncclcheck.probes.job.context import DataPlan
 
@@ -34,14 +34,14 @@ _MOST_DEAD = 3  # samples that end the process, each costs a child: chosen
 _MOST_WINDOWS = 3  # batches that are refused or compared: chosen
 
 
-def look(made: Made, plan: DataPlan, limit: float) -> Structure:
+def look(made: FactoryLoader, plan: DataPlan, limit: float) -> Structure:
     """Read in a child; where one sample ends it, read those before it again and go on behind it."""
     end = time.monotonic() + limit
     order = _order(made, plan.seed + 3)
-    died: list[Stop] = []
+    died: list[WorkerStop] = []
     seconds = min(_READ_S, limit * _SHARE)
     while True:
-        mark = Mark()
+        mark = ReadingMark()
         left = max(0.5, end - time.monotonic())
         sweep = _Sweep(made, order, mark, seconds)
         ended, stop = stops.read_alone(sweep, Structure, min(left, _HUNG_S + seconds), mark)
@@ -55,7 +55,7 @@ def look(made: Made, plan: DataPlan, limit: float) -> Structure:
             return replace(_empty(made), died=died)
 
 
-def _order(made: Made, seed: int) -> list[int]:
+def _order(made: FactoryLoader, seed: int) -> list[int]:
     """Both ends and the middle, then at random, so that the part that is read is like the rest."""
     if made.iterable or made.length is None:
         return indices.chosen(made, _MOST_SAMPLES if made.iterable else _WITHOUT_LENGTH, seed)
@@ -64,7 +64,7 @@ def _order(made: Made, seed: int) -> list[int]:
     return [*few, *(index for index in others if index not in few)]
 
 
-def _empty(made: Made) -> Structure:
+def _empty(made: FactoryLoader) -> Structure:
     name, custom = stacking.name_of(made)
     return Structure(length=made.length, collate=name, custom=custom, batch_size=stacking.size_of(made))
 
@@ -72,7 +72,7 @@ def _empty(made: Made) -> Structure:
 class _Sweep:
     """Read the samples in this order until the time is over; then make batches of those that differ."""
 
-    def __init__(self, made: Made, order: Sequence[int], mark: Mark, seconds: float) -> None:
+    def __init__(self, made: FactoryLoader, order: Sequence[int], mark: ReadingMark, seconds: float) -> None:
         self.made, self.order, self.mark, self.seconds = made, order, mark, seconds
         self.read = self.raised = 0
         self.refused: list[Unstacked] = []
@@ -82,7 +82,7 @@ class _Sweep:
 
     def __call__(self) -> Structure:
         become_worker(self.made, 2, 1)
-        kept = Kept(Tally(), {})
+        kept = KeptSamples(Tally(), {})
         for index, sample in self._samples():
             kept.add(index, sample)
             self.read += 1
@@ -132,7 +132,7 @@ class _Sweep:
         ][:8]
 
     def _samples(self) -> Iterator[tuple[int, Any]]:
-        end, source = time.monotonic() + self.seconds, Source(self.made)
+        end, source = time.monotonic() + self.seconds, SampleSource(self.made)
         for number, index in enumerate(self.order):
             if number > 1 and time.monotonic() > end:
                 return

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.source import rewrites
 from ncclcheck.probes.facts.data.made import Assigned, Code, Method
 
@@ -20,7 +20,7 @@ _MOST_TEXT = 200  # characters of an expression: a longer one is not repeated in
 _MOST_WRAPPED = 4  # Subset of Subset
 
 
-def read(made: Made) -> Code:
+def read(made: FactoryLoader) -> Code:
     """Empty where there is no text: a class of C, of a notebook, or one that is made at run time."""
     owner = type(_innermost(made.dataset))
     item = None if made.iterable else _method(getattr(owner, "__getitem__", None))

@@ -42,12 +42,12 @@ def _of_file(tree: ast.Module, own: set[str], lines: list[str], file: str) -> li
         [node for node in tree.body if node not in classes],
         [node for node in classes if node.name not in own],
     ]
-    name, found = file.rpartition("/")[2], list[Rewrite]()
+    name, rewrites = file.rpartition("/")[2], list[Rewrite]()
     for part in parts:
-        known = {rewrite.kind for rewrite in found} if part is parts[-1] else set[RewriteKind]()
+        known = {rewrite.kind for rewrite in rewrites} if part is parts[-1] else set[RewriteKind]()
         for node in part:
-            found += [rewrite for rewrite in _rewrites(node, lines, name) if rewrite.kind not in known]
-    return found[:_MOST]
+            rewrites += [rewrite for rewrite in _rewrites(node, lines, name) if rewrite.kind not in known]
+    return rewrites[:_MOST]
 
 
 def _rewrites(tree: ast.stmt, lines: list[str], file: str) -> Iterator[Rewrite]:

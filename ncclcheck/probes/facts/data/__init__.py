@@ -5,7 +5,7 @@ from __future__ import annotations
 from ncclcheck.probes.facts.data.content import Content
 from ncclcheck.probes.facts.data.made import Made
 from ncclcheck.probes.facts.data.report import DataReport, by_node
-from ncclcheck.probes.facts.data.resources import Resources
+from ncclcheck.probes.facts.data.resources import DataResources
 from ncclcheck.probes.facts.data.sharding import Sharding
 from ncclcheck.probes.facts.data.speed import Speed
 from ncclcheck.probes.facts.data.streams import Streams
@@ -14,8 +14,8 @@ from ncclcheck.probes.facts.data.structure import Structure
 __all__ = [
     "Content",
     "DataReport",
+    "DataResources",
     "Made",
-    "Resources",
     "Sharding",
     "Speed",
     "Streams",

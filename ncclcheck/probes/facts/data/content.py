@@ -38,7 +38,7 @@ class LeafKind(Struct, frozen=True, kw_only=True):
     example: Differs | None = None
 
 
-class Unreadable(Struct, frozen=True, kw_only=True):
+class UnreadableSample(Struct, frozen=True, kw_only=True):
     """A sample that could not be read. kind: how the attempt ended; place: the user's own last line.
 
     busy_s: processor seconds of one that hung: none where it waited for something.
@@ -77,7 +77,7 @@ class Contest(Struct, frozen=True, kw_only=True):
     stuck: list[str] = field(default_factory=list)
 
 
-class Written(Struct, frozen=True, kw_only=True):
+class WrittenFile(Struct, frozen=True, kw_only=True):
     """A file that several workers read, and that was written meanwhile, in place, under the name that all read.
 
     writers: workers that were seen to write it; 0 where C code did.
@@ -170,13 +170,13 @@ class Content(Struct, frozen=True, kw_only=True):
     swept: Whole = 0
     read_s: Amount = 0.0
     leaves: list[LeafKind] = field(default_factory=list)
-    unreadable: list[Unreadable] = field(default_factory=list)
+    unreadable: list[UnreadableSample] = field(default_factory=list)
     unreadable_count: Whole = 0
     in_worker: Whole | None = None
-    stuck: Unreadable | None = None
+    stuck: UnreadableSample | None = None
     first_touch: Contest | None = None
     stress: Contest | None = None
-    written: list[Written] = field(default_factory=list)
+    written: list[WrittenFile] = field(default_factory=list)
     overwritten: list[Overwritten] = field(default_factory=list)
     inherited: list[Inherited] = field(default_factory=list)
     fallbacks: list[Fallback] = field(default_factory=list)

@@ -18,14 +18,14 @@ class Handle(Struct, frozen=True, kw_only=True):
     access: Literal["r", "w", "rw"]
 
 
-class Library(Struct, frozen=True, kw_only=True):
+class LibraryHandle(Struct, frozen=True, kw_only=True):
     """An open handle of a library, found in the dataset: its path there (`self.f`) and type (`h5py.File`)."""
 
     path: str
     type: str
 
 
-class Failure(Struct, frozen=True, kw_only=True):
+class FactoryFailure(Struct, frozen=True, kw_only=True):
     """Why nothing came of the factory. place: the user's own last line; stacks: where a hang or a crash was."""
 
     error: str
@@ -96,7 +96,7 @@ class Made(Struct, frozen=True, kw_only=True):
     frameworks: those imported by then that share samples out among ranks themselves. code: None in older results.
     """
 
-    failure: Failure | None = None
+    failure: FactoryFailure | None = None
     seconds: Amount = 0.0
     dataset: str = ""
     given: Literal["dataset", "loader", "tuple", "module"] = "dataset"
@@ -104,7 +104,7 @@ class Made(Struct, frozen=True, kw_only=True):
     length: Whole | None = None
     options: dict[str, str] = field(default_factory=dict)
     handles: list[Handle] = field(default_factory=list)
-    libraries: list[Library] = field(default_factory=list)
+    libraries: list[LibraryHandle] = field(default_factory=list)
     locks: list[str] = field(default_factory=list)
     threads: list[str] = field(default_factory=list)
     thread_owners: list[str] = field(default_factory=list)

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from ncclcheck.probes.facts.data.content import Content
 from ncclcheck.probes.facts.data.made import Made
-from ncclcheck.probes.facts.data.resources import Resources
+from ncclcheck.probes.facts.data.resources import DataResources
 from ncclcheck.probes.facts.data.sharding import Sharding
 from ncclcheck.probes.facts.data.speed import Speed
 from ncclcheck.probes.facts.data.streams import Streams
@@ -37,7 +37,7 @@ class DataReport(Struct, frozen=True, kw_only=True):
     streams: Streams | None = None
     structure: Structure | None = None
     sharding: Sharding | None = None
-    resources: Resources | None = None
+    resources: DataResources | None = None
     speed: Speed | None = None
     unseen: list[Unseen] = field(default_factory=list)
 

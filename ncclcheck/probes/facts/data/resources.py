@@ -31,7 +31,7 @@ class Growth(Struct, frozen=True, kw_only=True, tag="growth"):
     kinds: list[str] = field(default_factory=list)
 
 
-class Container(Struct, frozen=True, kw_only=True):
+class ObjectContainer(Struct, frozen=True, kw_only=True):
     """A large container of Python objects below the dataset. path: `files`; kind: `list of dict`; bytes: estimated
     from some of its items.
     """
@@ -42,7 +42,7 @@ class Container(Struct, frozen=True, kw_only=True):
     bytes: Whole
 
 
-class Batch(Struct, frozen=True, kw_only=True, tag="batch"):
+class CollatedBatch(Struct, frozen=True, kw_only=True, tag="batch"):
     """What the loader's collate function made of the first `samples` samples, as a worker would send it.
 
     size: samples of the loader's own batch; 0: it does not batch (batch_size=None). tensors: memory segments of
@@ -92,7 +92,7 @@ class Cpu(Struct, frozen=True, kw_only=True, tag="cpu"):
     threads: Count
 
 
-class Resources(Struct, frozen=True, kw_only=True):
+class DataResources(Struct, frozen=True, kw_only=True):
     """What samples and workers take: descriptors, memory, shared memory; and what this node gives them.
 
     workers, prefetch: of the loader; asked: the loader says how many workers, else `workers` is our own choice.
@@ -110,8 +110,8 @@ class Resources(Struct, frozen=True, kw_only=True):
     fresh: Growth | Unread = NOT_RECORDED
     inherited: Whole = 0
     descriptors: Count = 0
-    containers: list[Container] = field(default_factory=list)
-    batch: Batch | Unread = NOT_RECORDED
+    containers: list[ObjectContainer] = field(default_factory=list)
+    batch: CollatedBatch | Unread = NOT_RECORDED
     start: Start | Unread = NOT_RECORDED
     cpu: Cpu | Unread = NOT_RECORDED
     shm: Space | Unread = NOT_RECORDED

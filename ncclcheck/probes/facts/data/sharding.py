@@ -30,7 +30,7 @@ class Share(Struct, frozen=True, kw_only=True):
     as_rank: int | None = None
 
 
-class Reader(Struct, frozen=True, kw_only=True):
+class ReadBy(Struct, frozen=True, kw_only=True):
     """An example: this sample (an index, or what its leaves hold) was read by these ranks or workers."""
 
     sample: str
@@ -50,7 +50,7 @@ class Account(Struct, frozen=True, kw_only=True):
     shared: Whole = 0
     slack: Whole = 0
     everywhere: bool = False
-    examples: list[Reader] = field(default_factory=list)
+    examples: list[ReadBy] = field(default_factory=list)
     missing: list[Whole] = field(default_factory=list)
 
 
@@ -68,7 +68,7 @@ class Dry(Struct, frozen=True, kw_only=True):
     counters: dict[str, int] = field(default_factory=dict)
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class EpochOrder(Struct, frozen=True, kw_only=True):
     """The order of two epochs, as the sampler of rank 0 gave it. sequential: it is that of the indices.
 
     repeats: the second epoch is the first again, as given; with_set_epoch: and with set_epoch(0) and (1), None
@@ -118,7 +118,7 @@ class Stream(Struct, frozen=True, kw_only=True):
     ranks_alike: bool = True
     workers_alike: bool = True
     groups: list[list[Count]] = field(default_factory=list)
-    examples: list[Reader] = field(default_factory=list)
+    examples: list[ReadBy] = field(default_factory=list)
     dry: Dry | None = None
     own_orders: bool = False
     unjudged: str = ""
@@ -131,7 +131,7 @@ class Print(Struct, frozen=True, kw_only=True):
     leaves: dict[str, str]
 
 
-class Differing(Struct, frozen=True, kw_only=True):
+class DifferingSample(Struct, frozen=True, kw_only=True):
     """An index that holds one sample on rank 0, another on `rank`. there: where rank 0 has that other sample."""
 
     index: Whole
@@ -160,7 +160,7 @@ class IndexMap(Struct, frozen=True, kw_only=True):
     by_design: bool = False
     lengths: list[Whole] = field(default_factory=list)
     cause: Cause = ""
-    examples: list[Differing] = field(default_factory=list)
+    examples: list[DifferingSample] = field(default_factory=list)
     unseen: str = ""
 
 
@@ -205,7 +205,7 @@ class Sharding(Struct, frozen=True, kw_only=True):
     group: str = ""
     shares: list[Share] = field(default_factory=list)
     account: Account | None = None
-    order: Order | None = None
+    order: EpochOrder | None = None
     stream: Stream | None = None
     index_map: IndexMap | None = None
     randomness: Randomness | None = None

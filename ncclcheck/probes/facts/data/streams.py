@@ -45,7 +45,7 @@ class Repeated(Struct, frozen=True, kw_only=True):
     of: Count = 0
 
 
-class Reseeded(Struct, frozen=True, kw_only=True):
+class ReseededGenerator(Struct, frozen=True, kw_only=True):
     """A global generator whose state after a read does not depend on the one before: it was seeded in between.
 
     constant: after different samples it was the same. count, of: samples read.
@@ -85,7 +85,7 @@ class Frozen(Struct, frozen=True, kw_only=True):
     of: Count
 
 
-class Stop(Struct, frozen=True, kw_only=True):
+class WorkerStop(Struct, frozen=True, kw_only=True):
     """How a worker ended, or the loader. worker: -1 where no worker is known.
 
     during: what was going on: "sample", "worker_init_fn", "collate_fn", "start", "queue". alone: the same happens
@@ -116,7 +116,7 @@ class Option(Struct, frozen=True, kw_only=True):
     value: str
 
 
-class Refused(Struct, frozen=True, kw_only=True):
+class RefusedOptions(Struct, frozen=True, kw_only=True):
     """What DataLoader said to the user's options."""
 
     options: list[Option]
@@ -157,9 +157,9 @@ class Streams(Struct, frozen=True, kw_only=True):
     depends: list[Dependence] | Unread = field(default_factory=list)
     shared: list[Shared] | Unread = field(default_factory=list)
     repeated: list[Repeated] | Unread = field(default_factory=list)
-    reseeded: list[Reseeded] = field(default_factory=list)
+    reseeded: list[ReseededGenerator] = field(default_factory=list)
     frozen: list[Frozen] = field(default_factory=list)
     made_alike: list[MadeAlike] = field(default_factory=list)
-    stops: list[Stop] = field(default_factory=list)
-    refused: Refused | None = None
+    stops: list[WorkerStop] = field(default_factory=list)
+    refused: RefusedOptions | None = None
     new_epoch: list[NewEpoch] | Unread = field(default_factory=list)

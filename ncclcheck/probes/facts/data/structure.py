@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-from ncclcheck.probes.facts.data.streams import Stop
+from ncclcheck.probes.facts.data.streams import WorkerStop
 from ncclcheck.probes.facts.guard.bounds import Count, Whole
 
 
@@ -78,6 +78,6 @@ class Structure(Struct, frozen=True, kw_only=True):
     unstacked: list[Unstacked] = field(default_factory=list)
     collated: list[str] = field(default_factory=list)
     raised: Count = 0
-    died: list[Stop] = field(default_factory=list)
+    died: list[WorkerStop] = field(default_factory=list)
     unpaired: Unpaired | None = None
     overwritten: list[str] = field(default_factory=list)

@@ -39,9 +39,9 @@ class Kinds:
 
     def shared(self, node: Node) -> Node:
         """An equal node that holds the same objects as the prototype of its kind wherever both are equal."""
-        return self.told(node)[1]
+        return self.compared(node)[1]
 
-    def told(self, node: Node) -> tuple[Node | None, Node, Differences]:
+    def compared(self, node: Node) -> tuple[Node | None, Node, Differences]:
         """Its prototype, the node that shares with it, and the differences; none where it becomes a prototype."""
         for place, prototype in enumerate(self._prototypes):
             differences: Differences = {}

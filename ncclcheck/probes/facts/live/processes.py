@@ -154,7 +154,7 @@ class NotHad(Struct, frozen=True, kw_only=True):
     why: str
 
 
-class Unseen(Struct, frozen=True, kw_only=True):
+class UnseenProcess(Struct, frozen=True, kw_only=True):
     """A process of Python whose environment may not be read. user: its numeric owner."""
 
     pid: Pid
@@ -171,7 +171,7 @@ class Live(Struct, frozen=True, kw_only=True):
     seconds: Amount = 0.0
     cpu_s: Amount = 0.0
     processes: list[LiveProcess] = field(default_factory=list)
-    unseen: list[Unseen] = field(default_factory=list)
+    unseen: list[UnseenProcess] = field(default_factory=list)
     problem: str = ""
     addresses: list[str] = field(default_factory=list)
     gpus: list[LiveGpu] = field(default_factory=list)

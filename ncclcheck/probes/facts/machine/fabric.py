@@ -103,7 +103,7 @@ class Rdma(Struct, frozen=True, kw_only=True, tag="rdma"):
     leaves: list[Leaf] | Unread = NOT_RECORDED
 
 
-class Link(Struct, frozen=True, kw_only=True, tag="link"):
+class PcieLink(Struct, frozen=True, kw_only=True, tag="link"):
     """A PCIe link: transfer rate in GT/s and lanes, now and at most. Source: pci(5) attributes of sysfs."""
 
     gts: float
@@ -134,7 +134,7 @@ class PciDevice(Struct, frozen=True, kw_only=True):
     root: str | Unread = NOT_RECORDED
     path: list[str] | Unread = NOT_RECORDED
     numa_node: int | Unread = NOT_RECORDED
-    link: Link | Unread = NOT_RECORDED
+    link: PcieLink | Unread = NOT_RECORDED
     iommu: str | Unread = NOT_RECORDED
     acs: list[str] | Unread = NOT_RECORDED
     iommu_group: int | Unread = NOT_RECORDED

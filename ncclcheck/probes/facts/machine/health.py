@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct
 
 from ncclcheck.probes.facts.guard.unread import NOT_RECORDED, Unread
-from ncclcheck.probes.facts.machine.fabric import Link
+from ncclcheck.probes.facts.machine.fabric import PcieLink
 from ncclcheck.probes.facts.machine.place import Mount
 
 
@@ -65,10 +65,10 @@ class Nvme(Struct, frozen=True, kw_only=True):
     name: str
     state: str | Unread = NOT_RECORDED
     model: str | Unread = NOT_RECORDED
-    link: Link | Unread = NOT_RECORDED
+    link: PcieLink | Unread = NOT_RECORDED
 
 
-class Answer(Struct, frozen=True, kw_only=True):
+class FileSystemAnswer(Struct, frozen=True, kw_only=True):
     """Whether a network file system answered. name: its mount point. error: of stat(2). late: it said nothing."""
 
     name: str
@@ -92,4 +92,4 @@ class Health(Struct, frozen=True, kw_only=True, tag="health"):
     commit: Commit | Unread = NOT_RECORDED
     nvmes: list[Nvme] | Unread = NOT_RECORDED
     disks: list[Mount] | Unread = NOT_RECORDED
-    answers: list[Answer] | Unread = NOT_RECORDED
+    answers: list[FileSystemAnswer] | Unread = NOT_RECORDED

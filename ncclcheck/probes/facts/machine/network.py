@@ -155,7 +155,7 @@ class Hop(Struct, frozen=True, kw_only=True):
     state: HopState = ""
 
 
-class Way(Struct, frozen=True, kw_only=True, tag="way"):
+class KernelRoute(Struct, frozen=True, kw_only=True, tag="way"):
     """How this host's own kernel sends to an address: what `ip route get ADDRESS` prints, and what is behind it.
 
     kind: unicast, local, or as the kernel refuses; empty where it knows no way, error: its word. source: whence.

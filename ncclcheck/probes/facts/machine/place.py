@@ -9,7 +9,7 @@ from msgspec import Struct
 from ncclcheck.probes.facts.guard.unread import NOT_RECORDED, Unread
 
 
-class Sign(Struct, frozen=True, kw_only=True):
+class RuntimeSign(Struct, frozen=True, kw_only=True):
     """A container runtime, and what shows that it started this process."""
 
     name: Literal["docker", "podman", "containerd", "cri-o", "kubernetes", "enroot", "apptainer", "lxc", "nspawn"]
@@ -48,7 +48,7 @@ class Container(Struct, frozen=True, kw_only=True, tag="container"):
     in /dev and /dev/infiniband. meshes: service meshes whose proxy listens inside this network namespace.
     """
 
-    runtimes: list[Sign] | Unread = NOT_RECORDED
+    runtimes: list[RuntimeSign] | Unread = NOT_RECORDED
     namespaces: list[Namespace] | Unread = NOT_RECORDED
     capabilities: list[str] | Unread = NOT_RECORDED
     seccomp: str | Unread = NOT_RECORDED

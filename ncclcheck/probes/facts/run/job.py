@@ -7,7 +7,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts.guard.bounds import Count
-from ncclcheck.probes.facts.machine.network import KeptBy, Neighbour, Resolver, Way
+from ncclcheck.probes.facts.machine.network import KeptBy, KernelRoute, Neighbour, Resolver
 from ncclcheck.probes.facts.run.init import Start
 
 Launcher = Literal["local", "slurm", "ssh", "join", "torchrun"]
@@ -55,7 +55,7 @@ class Meeting(Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     secret: Literal["", "none", "secret", "munge"] = ""
     kept: KeptBy = ""
-    ways: list[Way] = field(default_factory=list)
+    ways: list[KernelRoute] = field(default_factory=list)
     resolver: Resolver | None = None
     elsewhere: list[str] = field(default_factory=list)
 

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 from ncclcheck.probes.facts.guard.unread import NOT_RECORDED, Unread
 from ncclcheck.probes.facts.machine.host import Resolution
-from ncclcheck.probes.facts.machine.network import Filter, KeptBy, Neighbour, Way
+from ncclcheck.probes.facts.machine.network import Filter, KeptBy, KernelRoute, Neighbour
 
 
 class Door(Struct, frozen=True, kw_only=True):
@@ -153,7 +153,7 @@ class PeerReach(Struct, frozen=True, kw_only=True):
     mss: int | Unread = NOT_RECORDED
     neighbour: Neighbour | Unread = NOT_RECORDED
     by_name: ByName | Unread = NOT_RECORDED
-    way: Way | Unread = NOT_RECORDED
+    way: KernelRoute | Unread = NOT_RECORDED
 
 
 class Counters(Struct, frozen=True, kw_only=True, tag="counters"):

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts.guard.bounds import Amount, Count, Whole, Word
 from ncclcheck.probes.facts.training.course import Course
 
 
-class Differing(Struct, frozen=True, kw_only=True):
+class DifferingTensor(Struct, frozen=True, kw_only=True):
     """A tensor of the model that has other bits on some ranks. ranks: the first of those that differ from the most
     common bits (from rank 0's where no bits are more common than others), count: how many do.
 
@@ -35,7 +35,7 @@ class Agreement(Struct, frozen=True, kw_only=True):
     tensors: Count
     differ: Count = 0
     tied: bool = False
-    differing: list[Differing] = field(default_factory=list)
+    differing: list[DifferingTensor] = field(default_factory=list)
 
 
 class Doubles(Struct, frozen=True, kw_only=True):
@@ -113,7 +113,7 @@ class Cosine(Struct, frozen=True, kw_only=True):
     batches: Count
 
 
-class Written(Struct, frozen=True, kw_only=True):
+class WrittenWeights(Struct, frozen=True, kw_only=True):
     """A line of the user's that changes weights outside of an optimizer. name: a parameter that it changes; step:
     the first of the given steps that came to it; ranks: that came to it at all, none: all did. uneven: these came
     to it in different steps.
@@ -201,14 +201,14 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     added: list[str] = field(default_factory=list)
     zero: list[str] = field(default_factory=list)
     taken: list[Count] = field(default_factory=list)
-    state: list[Differing] = field(default_factory=list)
-    written: list[Written] = field(default_factory=list)
+    state: list[DifferingTensor] = field(default_factory=list)
+    written: list[WrittenWeights] = field(default_factory=list)
     off: Amount | None = None
     ratio: float | None = None
     not_joined: str = ""
 
 
-class Lost(Struct, frozen=True, kw_only=True):
+class LostState(Struct, frozen=True, kw_only=True):
     """Something that is otherwise after the user's own load than it was when it was saved, and on which ranks.
 
     kind: an entry of a state_dict in the step's state; a whole number (counter), or another value, of that state
@@ -235,7 +235,7 @@ class OwnCheckpoint(Struct, frozen=True, kw_only=True):
     """
 
     steps: Count
-    lost: list[Lost] = field(default_factory=list)
+    lost: list[LostState] = field(default_factory=list)
     off: Amount = 0.0
     parameter: str = ""
     unseeded: bool = False
@@ -245,7 +245,7 @@ class OwnCheckpoint(Struct, frozen=True, kw_only=True):
     untied: str = ""
 
 
-class Kept(Struct, frozen=True, kw_only=True):
+class KeptState(Struct, frozen=True, kw_only=True):
     """A tensor, array or number beside parameters, buffers and state_dicts that changes as steps are taken, and
     with which steps come to something else. name: `model.vq.codebook`, `state['center']`; ranks: those that have
     another than most, none: it is the same on all. owner: its class; made: what __init__ gives it, as written.
@@ -263,7 +263,7 @@ class Beside(Struct, frozen=True, kw_only=True):
     """What stands beside parameters and buffers after so many steps."""
 
     steps: Count
-    kept: list[Kept] = field(default_factory=list)
+    kept: list[KeptState] = field(default_factory=list)
 
 
 class ReadTwice(Struct, frozen=True, kw_only=True):
@@ -273,7 +273,7 @@ class ReadTwice(Struct, frozen=True, kw_only=True):
     ranks: list[Count] = field(default_factory=list)
 
 
-class Call(Struct, frozen=True):
+class EnteredCollective(Struct, frozen=True):
     """A collective that a rank is about to enter. lines: the user's, innermost first: `model.py:20 in forward`."""
 
     name: str
@@ -284,7 +284,7 @@ class Call(Struct, frozen=True):
         return f"{self.name} at {', called at '.join(self.lines)}" if self.lines else self.name
 
     @classmethod
-    def read(cls, told: str) -> Call:
+    def read(cls, told: str) -> EnteredCollective:
         """What __str__ has written."""
         name, _, lines = told.partition(" at ")
         return cls(name, tuple(lines.split(", called at ")) if lines else ())
@@ -311,9 +311,9 @@ class Entered(Struct, frozen=True, kw_only=True):
     step: Count = 0
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[EnteredCollective]:
         """By rank."""
-        return [Call.read(call) for call in self.entered]
+        return [EnteredCollective.read(call) for call in self.entered]
 
 
 class Contents(Struct, frozen=True, kw_only=True):
@@ -331,7 +331,7 @@ class Contents(Struct, frozen=True, kw_only=True):
     followed: Whole = 0
 
 
-class Samples(Struct, frozen=True, kw_only=True):
+class EpochSamples(Struct, frozen=True, kw_only=True):
     """What all ranks read in one epoch, by their samplers. missing, repeated: samples that none reads, and reads
     beyond the first. batch: samples that one step of all ranks takes. contents: None where nobody could compare.
     """
@@ -348,7 +348,7 @@ class Samples(Struct, frozen=True, kw_only=True):
     contents: Contents | None = None
 
 
-class Orders(Struct, frozen=True, kw_only=True):
+class EpochsDiffer(Struct, frozen=True, kw_only=True):
     """Whether epochs differ. shuffled: whether the first one is in another order than the dataset; same: ranks of
     which the second epoch is the first one again, count: how many.
     """
@@ -367,7 +367,7 @@ class Metric(Struct, frozen=True, kw_only=True):
     whole: float | None
 
 
-class SharedStream(Struct, frozen=True, kw_only=True):
+class SharedGenerator(Struct, frozen=True, kw_only=True):
     """A random generator with the same state on several ranks. generator: python, numpy, torch, cuda, loader."""
 
     generator: Word
@@ -380,7 +380,7 @@ class Generators(Struct, frozen=True, kw_only=True):
     """The generators of ranks, each of which was given a seed of its own before the data were made."""
 
     looked_at: list[Word]
-    shared: list[SharedStream] = field(default_factory=list)
+    shared: list[SharedGenerator] = field(default_factory=list)
     workers: Count = 0
 
 
@@ -422,7 +422,7 @@ class Lengths(Struct, frozen=True, kw_only=True):
     upto: Whole = 0
 
 
-class NotFinite(Struct, frozen=True, kw_only=True):
+class NotFiniteStep(Struct, frozen=True, kw_only=True):
     """What was infinite or NaN on a rank. origin: the part of the batch, or the operation with the user's line,
     that came first, empty where neither is known; of_batch: it is the batch.
     """
@@ -440,7 +440,7 @@ class Precision(Struct, frozen=True, kw_only=True):
     precision: Literal["fp32", "bf16", "fp16"]
     loss: float | None
     full: float | None
-    bad: list[NotFinite] = field(default_factory=list)
+    bad: list[NotFiniteStep] = field(default_factory=list)
     count: Count = 0
 
 
@@ -461,8 +461,8 @@ class Checks(Struct, frozen=True, kw_only=True):
     fixed_batch: FixedBatch | None = None
     gradients: Gradients | None = None
     accumulation: Gradients | None = None
-    samples: Samples | None = None
-    orders: Orders | None = None
+    samples: EpochSamples | None = None
+    orders: EpochsDiffer | None = None
     metric: Metric | None = None
     generators: Generators | None = None
     unused: Unused | None = None

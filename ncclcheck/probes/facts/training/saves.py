@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import Struct, field
 
 from ncclcheck.probes.facts.guard.bounds import Amount, Count, Whole
-from ncclcheck.probes.facts.training.checks import Differing
+from ncclcheck.probes.facts.training.checks import DifferingTensor
 
 
 class RankProblem(Struct, frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Reloaded(Struct, frozen=True, kw_only=True):
     read_s: Amount = 0.0
     prefixed: bool = False
     tensors: Count = 0
-    differ: list[Differing] = field(default_factory=list)
+    differ: list[DifferingTensor] = field(default_factory=list)
     problems: list[RankProblem] = field(default_factory=list)
     failed: Count = 0
 
@@ -53,7 +53,7 @@ class Merged(Struct, frozen=True, kw_only=True):
     locks: str = ""
 
 
-class Interrupted(Struct, frozen=True, kw_only=True):
+class InterruptedRuns(Struct, frozen=True, kw_only=True):
     """The run without an interruption, and the one that is about to lose a rank. digest: of the parameters and
     buffers after `steps`; killed: the rank that gets SIGKILL after `after` steps; kept: steps in the checkpoint.
     """
@@ -110,7 +110,7 @@ class Saves(Struct, frozen=True, kw_only=True):
 
     reloaded: Reloaded | None = None
     merged: Merged | None = None
-    interrupted: Interrupted | None = None
+    interrupted: InterruptedRuns | None = None
     resumed: Resumed | None = None
     sharded: ShardedSave | None = None
     unseen: list[Unsaved] = field(default_factory=list)

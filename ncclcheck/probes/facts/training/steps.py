@@ -122,7 +122,7 @@ class DataParallels(Struct, frozen=True, kw_only=True):
     all_us: Amount | None = None
 
 
-class Unseen(Struct, frozen=True, kw_only=True):
+class UnseenStep(Struct, frozen=True, kw_only=True):
     """What was not measured beside the steps, and why."""
 
     what: Literal["communication", "solo", "find_unused", "batch_norms", "workers", "data_parallel"]
@@ -137,4 +137,4 @@ class Side(Struct, frozen=True, kw_only=True):
     batch_norms: BatchNorms | None = None
     workers: LoaderWorkers | None = None
     data_parallel: DataParallels | None = None
-    unseen: list[Unseen] = field(default_factory=list)
+    unseen: list[UnseenStep] = field(default_factory=list)

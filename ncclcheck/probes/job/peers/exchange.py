@@ -34,7 +34,7 @@ _POLL_S = 20e-6  # between two questions: chosen, much less than a ping over TCP
 _SENT, _UNWRITTEN = 0x5A, 0  # what every byte of a message is, and of the buffer before it arrives: chosen
 
 
-class View(Struct, frozen=True, kw_only=True):
+class ExchangeView(Struct, frozen=True, kw_only=True):
     """What one side saw: the rate at which the other's bytes came in, and in how large pieces.
 
     met: whether the other side came to it at all. changed: bytes that came in and were not as they were sent.
@@ -58,7 +58,7 @@ class Exchange:
         self._context, self._plan, self._peer = context, plan, peer
         self._first = context.rank < peer
         self._slower = seconds_a_byte(context, peer)
-        self._view, self._doing = View(), "connecting"
+        self._view, self._doing = ExchangeView(), "connecting"
         self._end = time.monotonic() + plan.limit_s
         every: Any = dist
         self._store = every.PrefixStore(name, context.store or every.distributed_c10d._get_default_store())
@@ -66,7 +66,7 @@ class Exchange:
         self._word = torch.zeros(1, dtype=torch.int64, device=context.device)
         self._data = torch.full((plan.bytes,), _SENT, dtype=torch.uint8, device=context.device)
 
-    def run(self) -> View:
+    def run(self) -> ExchangeView:
         """Measure, the lower rank first. Never raises for what the transport does, and never hangs."""
         begun, cores = time.monotonic(), Cores()
         try:
@@ -159,7 +159,7 @@ class Exchange:
             time.sleep(_POLL_S)
         work.wait()
 
-    def _trouble(self, error: Exception) -> View:
+    def _trouble(self, error: Exception) -> ExchangeView:
         late = isinstance(error, TimeoutError) or time.monotonic() > self._end - 0.1
         here, there = (self._context.node_of[rank] for rank in (self._context.rank, self._peer))
         doing = {

@@ -20,7 +20,7 @@ import torch.distributed as dist
 from msgspec import Struct
 
 from ncclcheck.probes.facts import GroupTime, Measurements
-from ncclcheck.probes.job.board import Board, Orders, order_key
+from ncclcheck.probes.job.board import Board, RankOrders, order_key
 from ncclcheck.probes.job.context import Context, GroupPlan
 from ncclcheck.probes.job.peers.exchange import bounded
 from ncclcheck.probes.job.peers.pairs import ranks_of
@@ -34,7 +34,7 @@ _ITERATIONS = 3  # of a batch
 _PER_RANK_S = 0.02  # s more for each rank of a group to connect in
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class GroupOrder(Struct, frozen=True, kw_only=True):
     """A group that measures. name: of no other group, ever; its members stand on the board under it."""
 
     name: str
@@ -48,14 +48,14 @@ def run(context: Context, next_groups: NextGroups) -> None:
     """
     assert context.plan.groups
     context.step("groups")
-    member = _Member(context, context.plan.groups)
+    member = _GroupMember(context, context.plan.groups)
     if context.rank == 0:
-        _Conductor(context, context.plan.groups, member).conduct(next_groups)
+        _GroupConductor(context, context.plan.groups, member).conduct(next_groups)
     else:
         member.follow()
 
 
-class _Member:
+class _GroupMember:
     """A rank that measures with whom it is told to."""
 
     def __init__(self, context: Context, plan: GroupPlan) -> None:
@@ -70,15 +70,15 @@ class _Member:
             if not self.board.has(order_key(self._context.rank, number)):  # else it is over: we come too late
                 self.obey(order)
 
-    def _next(self, number: int) -> Order | None:
+    def _next(self, number: int) -> GroupOrder | None:
         left = self._context.deadline - time.monotonic()
         note = self.board.take(order_key(self._context.rank, number), left)
         if note is None:
             raise RuntimeError("rank 0 announced no further round of groups until the deadline")
         self.board.tidy()
-        return msgspec.json.decode(note, type=Order | None)
+        return msgspec.json.decode(note, type=GroupOrder | None)
 
-    def obey(self, order: Order) -> None:
+    def obey(self, order: GroupOrder) -> None:
         """Measure in the group; its lowest rank reports."""
         note = self.board.read(f"members/{order.name}", self._plan.limit_s)
         ranks = msgspec.json.decode(note or b"[]", type=list[int])
@@ -93,7 +93,7 @@ class _Member:
 class _Measurement:
     """One rank's part in one group."""
 
-    def __init__(self, context: Context, plan: GroupPlan, order: Order, ranks: list[int]) -> None:
+    def __init__(self, context: Context, plan: GroupPlan, order: GroupOrder, ranks: list[int]) -> None:
         self._context, self._order, self._ranks = context, order, ranks
         self._limit = limit_s(plan, len(ranks))
         self._bytes = min(plan.bytes_a_rank * len(ranks), plan.most_bytes)
@@ -177,13 +177,13 @@ class _Measurement:
         )
 
 
-class _Conductor:
+class _GroupConductor:
     """Rank 0: announces rounds and hears how they went."""
 
-    def __init__(self, context: Context, plan: GroupPlan, member: _Member) -> None:
+    def __init__(self, context: Context, plan: GroupPlan, member: _GroupMember) -> None:
         self._context, self._plan, self._member = context, plan, member
         self._ranks = ranks_of(context.node_of)
-        self._orders = Orders(member.board)
+        self._orders = RankOrders(member.board)
         self._end = time.monotonic() + plan.budget_s
 
     def conduct(self, next_groups: NextGroups) -> None:
@@ -196,7 +196,7 @@ class _Conductor:
         self._orders.give(dict.fromkeys(range(1, self._context.world_size), _END))
 
     def _round(self, number: int, wanted: list[list[str]]) -> list[GroupTime]:
-        groups = [(Order(name=uuid4().hex, round=number), nodes) for nodes in wanted]
+        groups = [(GroupOrder(name=uuid4().hex, round=number), nodes) for nodes in wanted]
         ranks = {order.name: [*chain.from_iterable(self._ranks[n] for n in nodes)] for order, nodes in groups}
         board = self._member.board
         board.put({f"members/{name}": msgspec.json.encode(members) for name, members in ranks.items()})
@@ -213,7 +213,7 @@ class _Conductor:
         self._context.emit(Measurements(groups=times))
         return times
 
-    def _heard(self, order: Order, nodes: list[str], note: bytes | None) -> GroupTime:
+    def _heard(self, order: GroupOrder, nodes: list[str], note: bytes | None) -> GroupTime:
         if note is not None:  # the nodes in the order in which they were asked for
             return msgspec.structs.replace(msgspec.json.decode(note, type=GroupTime), nodes=nodes)
         return GroupTime(

@@ -41,7 +41,7 @@ _GAP_S = 1.0  # between two looks, beyond which what happened in between is not 
 
 
 @dataclass
-class _Connection:
+class _SeenConnection:
     """One connection, as it was first and last seen. since: of what went unanswered at the last look."""
 
     ends: tuple[str, str]
@@ -58,12 +58,12 @@ class _Connection:
         return max(0, again - needless)
 
 
-class Watch:
+class ConnectionWatch:
     """What is known of all connections between this host and others, since its making."""
 
     def __init__(self, dump: Callable[[], bytes] | None = None) -> None:
         self._dump = dump or dumped
-        self._known: dict[bytes, _Connection] = {}
+        self._known: dict[bytes, _SeenConnection] = {}
         self._looked = 0.0
         self.look(time.monotonic())
 
@@ -81,7 +81,7 @@ class Watch:
         connection = self._known.get(cookie)
         if connection is None:
             if len(self._known) < _MOST:
-                self._known[cookie] = _Connection(ends, counted, counted, silent=repeats)
+                self._known[cookie] = _SeenConnection(ends, counted, counted, silent=repeats)
             return
         connection.last = counted
         if repeats:
@@ -89,7 +89,7 @@ class Watch:
             connection.outages += not connection.silent
         connection.silent = repeats
 
-    def told(self) -> list[Sent]:
+    def sent(self) -> list[Sent]:
         """By the addresses of both ends, the worst first."""
         by_ends: dict[tuple[str, str], Sent] = {}
         for connection in [*self._known.values()]:  # the thread that looks may add one

@@ -36,7 +36,7 @@ def _waited_for_core() -> float:
     return 0.0
 
 
-class Watch:
+class InterruptionWatch:
     """Watches this host in a thread, from its making until `told`."""
 
     def __init__(
@@ -45,12 +45,12 @@ class Watch:
         self._machine, self._begun = machine, time.monotonic()
         self._now, self._waited = now, waited
         self._links, self._tcp = _links(machine), _tcp(machine)
-        self._connections = connections.Watch()
+        self._connections = connections.ConnectionWatch()
         self._paused = self._starved = 0.0
         self._over = threading.Event()
         threading.Thread(target=self._pulse, daemon=True, name="pulse").start()
 
-    def told(self, node: str) -> Interruptions:
+    def seen(self, node: str) -> Interruptions:
         """Stops, lost links and retransmits since this was made."""
         self._over.set()
         links, tcp = _links(self._machine), _tcp(self._machine)
@@ -64,7 +64,7 @@ class Watch:
             links=[LinkEvents(name=name, downs=downs) for name, downs in sorted(fallen.items()) if downs > 0],
             segments=segments if segments else None,
             retransmits=retransmits if segments else None,
-            sent=self._connections.told(),
+            sent=self._connections.sent(),
         )
 
     def _pulse(self) -> None:

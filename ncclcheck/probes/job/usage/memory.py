@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 Moment = Literal["before_init", "after_init", "before_wrap", "after_wrap", "end"]
 
 
-class Watch:
+class MemoryWatch:
     """The memory of this rank. Made before torch's process group; `report` at the end says what was seen."""
 
     def __init__(self, device: torch.device) -> None:
@@ -72,7 +72,7 @@ class Watch:
         return replace(mine, peak=peak or None) if self._gpus is None else self._of_gpu(mine, self._gpus, peak)
 
     def _held(self) -> int | None:
-        return _status("VmRSS") if self._gpus is None else self._gpus.held(self._device.index or 0)
+        return _status("VmRSS") if self._gpus is None else self._gpus.used(self._device.index or 0)
 
     def _elsewhere(self) -> list[Elsewhere] | None:
         return None if self._gpus is None else self._gpus.elsewhere(self._device.index or 0)

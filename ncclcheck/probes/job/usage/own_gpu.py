@@ -37,9 +37,9 @@ class OwnGpus:
         devices = self._limited(self._contexts)
         if devices is None:
             return None
-        return [Elsewhere(device=f"cuda:{n}", bytes=self.held(n)) for n in devices if n != own]
+        return [Elsewhere(device=f"cuda:{n}", bytes=self.used(n)) for n in devices if n != own]
 
-    def held(self, device: int) -> int | None:
+    def used(self, device: int) -> int | None:
         """Bytes of this process on a device, by NVML; None where NVML does not say."""
         return self._limited(lambda: self._bytes(device))
 

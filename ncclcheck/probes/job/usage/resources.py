@@ -49,7 +49,7 @@ class _Stat(NamedTuple):
     policy: int
 
 
-class Watch:
+class ResourceWatch:
     """Watches from its making until it is asked."""
 
     def __init__(self, machine: Machine, proc: Path = _PROC) -> None:
@@ -76,7 +76,7 @@ class Watch:
         self._held[pid] = self._held.get(pid, 0) + _is_held(self._proc / str(pid))
         return _UNSEEN if self._held[pid] >= _LOOKS_HELD else ""
 
-    def told(self, node: str, temporary: str = "") -> Resources:
+    def seen(self, node: str, temporary: str = "") -> Resources:
         """What was seen. temporary: the directory in which the job has its files."""
         seconds = max(0.001, time.monotonic() - self._begun)
         now = _counters(self._machine)

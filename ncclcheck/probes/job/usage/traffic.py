@@ -29,7 +29,7 @@ _INTERFACE = re.compile(r"\s*(\S+):\s*(\d+)(?:\s+\d+){7}\s+(\d+)")
 
 
 @dataclass(frozen=True)
-class Reading:
+class CounterReading:
     """The counters of a machine at one time: name -> bytes sent and received."""
 
     machine: Machine
@@ -39,13 +39,13 @@ class Reading:
     counted: port_counters.Counted
 
     @classmethod
-    def take(cls, machine: Machine) -> Reading:
+    def take(cls, machine: Machine) -> CounterReading:
         """Read all counters now."""
         return cls(machine, time.monotonic(), _interfaces(machine), _hcas(machine), port_counters.read(machine))
 
     def until_now(self, node: str) -> Traffic:
         """How far they have risen since. What went backwards was reset, and is left out."""
-        now = Reading.take(self.machine)
+        now = CounterReading.take(self.machine)
         return Traffic(
             node=node,
             seconds=round(now.taken - self.taken, 3),

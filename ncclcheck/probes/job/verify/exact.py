@@ -27,7 +27,7 @@ _MOST_WRONG = 4096  # wrong elements that are kept to explain them: chosen, enou
 
 
 @dataclass(frozen=True)
-class Sample:
+class WrongSample:
     """Some wrong elements: their places in the sequence, what was expected there and what there was."""
 
     places: Tensor
@@ -51,10 +51,10 @@ class Mismatch:
     flipped: int = 0
     pieces: tuple[int, ...] = (0,)
     piece: int = 0
-    sample: Sample | None = None
+    sample: WrongSample | None = None
 
 
-class Pattern:
+class ElementPattern:
     """A periodic sequence of elements. `tolerance` 0 compares the bits; `turn` shifts the whole sequence."""
 
     def __init__(self, values: Tensor, tolerance: float = 0.0) -> None:
@@ -69,7 +69,7 @@ class Pattern:
 
     def mismatch(self, got: Tensor, starts: Sequence[int] = (0,)) -> Mismatch | None:
         """Compare a buffer of equal pieces, piece k being the sequence from element `starts[k]` on."""
-        tally = _Wrong(got.numel() // len(starts))
+        tally = _WrongElements(got.numel() // len(starts))
         for index, start in enumerate(starts):
             offset = index * tally.piece
             for piece, place in self._blocks(got[offset : offset + tally.piece], start):
@@ -77,7 +77,7 @@ class Pattern:
                 if (wrong := self._differing(piece, values)) is not None:
                     tally.add(index, offset, place, wrong, values, piece)
                 offset += piece.numel()
-        return tally.told()
+        return tally.mismatch()
 
     def _blocks(self, buffer: Tensor, start: int) -> Iterator[tuple[Tensor, int]]:
         """Stretches of the buffer that lie within one period, and where in it they begin."""
@@ -103,7 +103,7 @@ class Pattern:
         return places if places.numel() else None
 
 
-class _Wrong:
+class _WrongElements:
     """Wrong elements of a buffer, as they are found block by block."""
 
     def __init__(self, piece: int) -> None:
@@ -111,7 +111,7 @@ class _Wrong:
         self._wrong = self._first = self._last = self._flipped = self._sampled = 0
         self._bits = ("", "")
         self._pieces: list[int] = []
-        self._samples: list[Sample] = []
+        self._samples: list[WrongSample] = []
 
     def add(self, index: int, offset: int, place: int, wrong: Tensor, values: Tensor, got: Tensor) -> None:
         """Wrong elements `wrong` of a block of piece `index` at `offset`, `place` in the sequence."""
@@ -125,13 +125,13 @@ class _Wrong:
             self._pieces.append(index)
         some = wrong[: _MOST_WRONG - self._sampled]
         self._sampled += some.numel()
-        self._samples.append(Sample((place + some).cpu(), values[some].cpu(), got[some].cpu()))
+        self._samples.append(WrongSample((place + some).cpu(), values[some].cpu(), got[some].cpu()))
 
-    def told(self) -> Mismatch | None:
+    def mismatch(self) -> Mismatch | None:
         """The mismatch over all blocks; None where nothing was wrong."""
         if not self._wrong:
             return None
-        sample = Sample(
+        sample = WrongSample(
             torch.cat([sample.places for sample in self._samples]),
             torch.cat([sample.expected for sample in self._samples]),
             torch.cat([sample.got for sample in self._samples]),
@@ -165,36 +165,36 @@ class Data:
         self._reduction = Reduction(reduce_op, dtype, world, min(SYMBOLS, period))
 
     @cached_property
-    def moved(self) -> Pattern:
+    def moved(self) -> ElementPattern:
         """What operations send that only move data; rank r's own sequence begins at `start(r)`."""
         words = hashed(torch.arange(self._period), 0, 8)
         size = torch.empty((), dtype=self._dtype).element_size()
         narrow = words.to(_BITS[size])
         if self._dtype.is_floating_point:
             narrow = _without_nan(narrow, self._dtype)
-        return Pattern(narrow.view(self._dtype).to(self._device))
+        return ElementPattern(narrow.view(self._dtype).to(self._device))
 
     def start(self, rank: int) -> int:
         """Where a rank's own sequence begins in `moved`."""
         return rank * _STRIDE % self._period
 
     @cached_property
-    def mine(self) -> Pattern:
+    def mine(self) -> ElementPattern:
         """What this rank contributes to the reduction."""
-        return Pattern(self._reduction.inputs(self._symbols, self._rank).to(self._device))
+        return ElementPattern(self._reduction.inputs(self._symbols, self._rank).to(self._device))
 
     @cached_property
-    def reduced(self) -> Pattern:
+    def reduced(self) -> ElementPattern:
         """The result of the reduction over all ranks."""
         results = self._reduction.results(self._symbols).to(self._device)
-        return Pattern(results, self._reduction.tolerance())
+        return ElementPattern(results, self._reduction.tolerance())
 
     def turn(self, number: int) -> None:
         """Other data for round `number`: what is left of the round before is wrong in it."""
         for name in {"moved", "mine", "reduced"} & self.__dict__.keys():
             self.__dict__[name].turn = number * _TURN % self._period
 
-    def contributor(self, sample: Sample) -> tuple[int, How] | None:
+    def contributor(self, sample: WrongSample) -> tuple[int, How] | None:
         """Whose contribution to the reduction explains all of these wrong results, if exactly one rank's does."""
         return self._reduction.contributor(self._symbols[sample.places], sample.expected, sample.got)
 

@@ -13,9 +13,9 @@ from itertools import count
 from ncclcheck.probes.facts import Collective, Measurements, Soak, replace
 from ncclcheck.probes.job.context import Context
 from ncclcheck.probes.job.operations import Build, Ranks
-from ncclcheck.probes.job.timing import Peers, batch
+from ncclcheck.probes.job.timing import RankPeers, batch
 from ncclcheck.probes.job.verify.exact import Mismatch
-from ncclcheck.probes.job.verify.wrong import told
+from ncclcheck.probes.job.verify.wrong import as_fact
 
 # chosen, seldom enough to cost nothing, often enough that a rank that hangs is seen in its collective
 _TOLD_EVERY_S = 4.0
@@ -35,7 +35,7 @@ class Proven:
 class Soaker:
     """Repeats proven rows. All ranks go by the same times, so all of them stop after the same result."""
 
-    def __init__(self, context: Context, ranks: Ranks, peers: Peers, tick: Callable[[], None]) -> None:
+    def __init__(self, context: Context, ranks: Ranks, peers: RankPeers, tick: Callable[[], None]) -> None:
         assert context.plan.soak
         self._context, self._plan, self._tick = context, context.plan.soak, tick
         self._ranks, self._peers = ranks, peers
@@ -47,7 +47,7 @@ class Soaker:
     def run(self, proven: Sequence[Proven]) -> None:
         """Round after round, until the time is over; rank 0 tells from time to time how far it is."""
         rows = chosen(proven, self._plan.longest_s)
-        growth = _Growth(self._plan.seconds)
+        growth = _SoakGrowth(self._plan.seconds)
         for number in count(1) if rows else ():
             for data in (self._ranks.data, self._ranks.raw):
                 data.turn(number)
@@ -94,11 +94,11 @@ class Soaker:
         """At once: a rank that gives wrong results may not live long."""
         self._said += 1
         if self._said <= _MOST_TOLD:
-            fact = told(row, wrong, self._ranks, self._context.node, number, soak=True)
+            fact = as_fact(row, wrong, self._ranks, self._context.node, number, soak=True)
             self._context.emit(Measurements(wrong=[fact]))
 
 
-class _Growth:
+class _SoakGrowth:
     """From the first quarter of the time to the last: a leak goes on, what is kept for later goes up and down.
 
     So the most that was held between two rounds of the first quarter is set against the least in the last one.

@@ -13,7 +13,7 @@ Pattern = Literal["bit", "same bit", "element", "chunk", "piece", "scattered"]
 _DENSE = 0.5  # of a range: two different data agree in some elements by chance
 
 
-def told(
+def as_fact(
     row: Collective, mismatch: Mismatch, ranks: Ranks, node: str, iteration: int, *, soak: bool = False
 ) -> WrongResult:
     """The wrong result of this rank as a fact."""

@@ -32,7 +32,7 @@ _IN_PROGRESS = 7  # ncclInProgress. Source: nccl.h
 _LACKS_COMMA = re.compile(r'(\}|\d|"|true|false)(\s*\n\s*)("\w+"\s*:|\{)')
 
 
-class _State(Struct, kw_only=True):
+class _RasState(Struct, kw_only=True):
     init_state: int = 0
     async_error: int = 0
     finalize_called: bool = False
@@ -42,37 +42,37 @@ class _State(Struct, kw_only=True):
     considered_dead: bool = False
 
 
-class _Rank(Struct, kw_only=True):
+class _RasRankForm(Struct, kw_only=True):
     rank: Annotated[int, Meta(ge=0, le=1_000_000)]
     host: _Text = ""
     pid: _Number = -1
     cuda_dev: _Number = -1
     nvml_dev: _Number = -1
-    status: _State = field(default_factory=_State)
+    status: _RasState = field(default_factory=_RasState)
     collective_counts: Annotated[dict[_Text, _Whole], Meta(max_length=64)] = field(default_factory=dict)
 
 
-class _Communicator(Struct, kw_only=True):
+class _RasCommunicatorForm(Struct, kw_only=True):
     hash: _Text
     size: _Whole = 0
-    ranks: list[_Rank] = field(default_factory=list)
-    missing_ranks: list[_Rank] = field(default_factory=list)
+    ranks: list[_RasRankForm] = field(default_factory=list)
+    missing_ranks: list[_RasRankForm] = field(default_factory=list)
 
 
 class _Collection(Struct, kw_only=True):
     timeouts_count: _Whole = 0
 
 
-class _Answer(Struct, kw_only=True):
+class _RasAnswer(Struct, kw_only=True):
     nccl_version: _Text
-    communicators: list[_Communicator] = field(default_factory=list)
+    communicators: list[_RasCommunicatorForm] = field(default_factory=list)
     ras: _Collection = field(default_factory=_Collection)
 
 
 def read(text: str) -> RasLook:
     """One answer. Raises NoStatus where it is none, or a field is not what it should be."""
     try:
-        answer = msgspec.json.decode(text, type=_Answer)
+        answer = msgspec.json.decode(text, type=_RasAnswer)
     except msgspec.MsgspecError:
         answer = _repaired(text)
     missing = [
@@ -93,25 +93,25 @@ def read(text: str) -> RasLook:
     )
 
 
-def _repaired(text: str) -> _Answer:
+def _repaired(text: str) -> _RasAnswer:
     try:
-        return msgspec.json.decode(_LACKS_COMMA.sub(r"\1,\2\3", text), type=_Answer)
+        return msgspec.json.decode(_LACKS_COMMA.sub(r"\1,\2\3", text), type=_RasAnswer)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise NoStatus(f"no status of RAS: {str(error)[:120]}") from None
 
 
-def _has_left(rank: _Rank) -> bool:
+def _has_left(rank: _RasRankForm) -> bool:
     """Whether its process answers and is no member, which the text calls NOCOMM (src/ras/client_support.cc)."""
     return rank.status.unresponsive is False and not rank.status.considered_dead
 
 
-def _states(comm: _Communicator) -> list[tuple[str | int, list[_Rank]]]:
+def _states(comm: _RasCommunicatorForm) -> list[tuple[str | int, list[_RasRankForm]]]:
     """Status -> the ranks that have it, most ranks first."""
     gone = [(missing_rank, "NOCOMM") for missing_rank in comm.missing_ranks if _has_left(missing_rank)]
     return _alike([*((rank, _state(rank)) for rank in comm.ranks), *gone])
 
 
-def _state(rank: _Rank) -> str:
+def _state(rank: _RasRankForm) -> str:
     state = rank.status
     if state.abort_flag:
         return "ABORT"
@@ -122,22 +122,22 @@ def _state(rank: _Rank) -> str:
     return f"error {state.async_error}" if state.async_error not in (0, _IN_PROGRESS) else "RUNNING"
 
 
-def _named(rank: _Rank) -> RasRank:
+def _named(rank: _RasRankForm) -> RasRank:
     gpu = "" if rank.cuda_dev < 0 else str(rank.cuda_dev)
     if gpu and rank.nvml_dev not in (-1, rank.cuda_dev):
         gpu += f" (NVML {rank.nvml_dev})"
     return RasRank(rank=rank.rank, host="" if rank.host == "unknown" else rank.host, pid=max(rank.pid, 0), gpu=gpu)
 
 
-def _alike(ranks: Sequence[tuple[_Rank, str | int]]) -> list[tuple[str | int, list[_Rank]]]:
+def _alike(ranks: Sequence[tuple[_RasRankForm, str | int]]) -> list[tuple[str | int, list[_RasRankForm]]]:
     """What they have -> who has it, most ranks first."""
-    by_value: dict[str | int, list[_Rank]] = defaultdict(list)
+    by_value: dict[str | int, list[_RasRankForm]] = defaultdict(list)
     for rank, value in ranks:
         by_value[value].append(rank)
     return sorted(by_value.items(), key=lambda item: -len(item[1]))
 
 
-def _group(comm: _Communicator) -> RasGroup:
+def _group(comm: _RasCommunicatorForm) -> RasGroup:
     states = _states(comm)
     differ = len(states) > 1 or any(len(shares) > 1 for _, shares in _counts(comm))
     errors = [
@@ -154,12 +154,12 @@ def _group(comm: _Communicator) -> RasGroup:
     )
 
 
-def _counts(comm: _Communicator) -> list[tuple[str, list[tuple[str | int, list[_Rank]]]]]:
+def _counts(comm: _RasCommunicatorForm) -> list[tuple[str, list[tuple[str | int, list[_RasRankForm]]]]]:
     ops = sorted({op for rank in comm.ranks for op in rank.collective_counts})
     return [(op, _alike([(rank, rank.collective_counts.get(op, 0)) for rank in comm.ranks])) for op in ops]
 
 
-def _troubled(comm: _Communicator) -> RasCommunicator | None:
+def _troubled(comm: _RasCommunicatorForm) -> RasCommunicator | None:
     states = _states(comm)
     launched = [
         RasLaunched(op=op, launched=int(value), count=len(sharers), ranks=_few(sharers, len(comm.ranks)))
@@ -189,6 +189,6 @@ def _troubled(comm: _Communicator) -> RasCommunicator | None:
     )
 
 
-def _few(members: list[_Rank], of: int) -> list[RasRank]:
+def _few(members: list[_RasRankForm], of: int) -> list[RasRank]:
     """Those that are fewer than half are named, as the text names them; the rest is the rule."""
     return [_named(rank) for rank in members] if 2 * len(members) < of else []

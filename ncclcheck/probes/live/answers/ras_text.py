@@ -86,14 +86,14 @@ class _Body:
     def __init__(self) -> None:
         self.processes: list[tuple[str, int]] = []
         self.dead = self.timeouts = self.unread = 0
-        self.held: dict[str, RasCommunicator] = {}
+        self.communicators: dict[str, RasCommunicator] = {}
         self.current: RasCommunicator | None = None
         self.section, self.op = "", ""
         self.share: RasLaunched | RasStatus | None = None
 
     def troubled(self) -> Iterator[RasCommunicator]:
         """The communicators, each once."""
-        yield from self.held.values()
+        yield from self.communicators.values()
 
     def take(self, line: str) -> None:
         """One line."""
@@ -123,9 +123,9 @@ class _Body:
         if match := _SECTION.fullmatch(line):
             self.section = match[4]
             name = match[3] and f"{match[1]}-{match[2]} {match[3]}"
-            self.current = self.held.get(name) if name else None
-            if name and self.current is None and len(self.held) < _MOST_TROUBLED:
-                self.current = self.held[name] = RasCommunicator(hash=match[3])
+            self.current = self.communicators.get(name) if name else None
+            if name and self.current is None and len(self.communicators) < _MOST_TROUBLED:
+                self.current = self.communicators[name] = RasCommunicator(hash=match[3])
         elif line.strip("=") and line not in ("Errors", "Warnings"):
             self.unread += 1
 

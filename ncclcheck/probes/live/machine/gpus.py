@@ -24,7 +24,7 @@ class _Utilisation(ctypes.Structure):
     _fields_ = [("gpu", ctypes.c_uint), ("memory", ctypes.c_uint)]
 
 
-class _Process(ctypes.Structure):
+class _NvmlProcess(ctypes.Structure):
     """nvmlProcessInfo_t of the calls that end in _v2 and _v3."""
 
     _fields_ = [
@@ -45,7 +45,7 @@ class _Event(ctypes.Structure):
     ]
 
 
-class Nvml:
+class LiveNvml:
     """The library, and a handle a GPU. Raises OSError where there is none or it does not begin."""
 
     def __init__(self) -> None:
@@ -95,7 +95,7 @@ class Nvml:
             function = getattr(self.library, name, None)
             if function is None:
                 continue
-            processes, room = (_Process * _MOST_PROCESSES)(), ctypes.c_uint(_MOST_PROCESSES)
+            processes, room = (_NvmlProcess * _MOST_PROCESSES)(), ctypes.c_uint(_MOST_PROCESSES)
             if function(gpu, ctypes.byref(room), processes) == 0:
                 return [process.pid for process in processes[: min(room.value, _MOST_PROCESSES)]]
         return []
@@ -125,7 +125,7 @@ class Nvml:
 
 def two_looks(seconds: float) -> List[Raw]:
     """Every GPU at both looks."""
-    nvml = Nvml()
+    nvml = LiveNvml()
     events = nvml.watch()
     first = [nvml.sample(gpu) if gpu else {} for gpu in nvml.handles]
     time.sleep(seconds)
@@ -141,7 +141,7 @@ def two_looks(seconds: float) -> List[Raw]:
     return cards
 
 
-class Beside:
+class GpuChild:
     """The child that looks while others look at /proc. It has a time limit, and dies with us."""
 
     def __init__(self, source: str, seconds: float) -> None:
@@ -160,7 +160,7 @@ class Beside:
         except OSError:
             self.child = None
 
-    def told(self) -> Raw:
+    def answer(self) -> Raw:
         """Its answer, or why there is none."""
         if self.child is None:
             return {"gpus": [], "problem": "the child that asks NVML could not be started"}

@@ -6,11 +6,11 @@ import re
 from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts.log.fields import LogFields
-from ncclcheck.probes.logs.boxes import Box
+from ncclcheck.probes.logs.boxes import LogBox
 from ncclcheck.probes.logs.files.prefixes import HEAD
 from ncclcheck.probes.logs.files.times import when
 from ncclcheck.probes.logs.files.wrapped import Wrapped
-from ncclcheck.probes.logs.nccl_lines.records import Process
+from ncclcheck.probes.logs.nccl_lines.records import NcclProcess
 from ncclcheck.probes.logs.repeats import Repeats
 from ncclcheck.probes.logs.tracebacks import Writer
 
@@ -24,7 +24,7 @@ _CALL = re.compile(r"\s*[\w()]{3,60}\(\d{0,5}\)\.{0,40}:")
 
 
 @dataclass
-class Kept:
+class KeptEvent:
     """An event whose writer is not yet known for sure. group: its file and what the launcher calls the writer."""
 
     sign: str
@@ -32,7 +32,7 @@ class Kept:
     text: str
     order: int
     group: tuple[str, str]
-    process: Process | None
+    process: NcclProcess | None
     host: str
     pid: int | None
     rank: int | None
@@ -54,7 +54,7 @@ class Kept:
 class Message:
     """What goes on in the lines below an exception. number: the line until which it may."""
 
-    of: list[Kept]
+    of: list[KeptEvent]
     writer: Writer
     number: int
     below: list[str] = field(default_factory=list)
@@ -94,9 +94,9 @@ class File:
     number: int = 0
     timed: bool = False
     bad: bool = False
-    box: Box | None = None
+    box: LogBox | None = None
     wrapped: Wrapped = field(default_factory=Wrapped)
-    repeats: Repeats[Kept] = field(default_factory=Repeats)
+    repeats: Repeats[KeptEvent] = field(default_factory=Repeats)
 
     @property
     def wants_next(self) -> bool:

@@ -48,14 +48,14 @@ class Record(NamedTuple):
     text: str
 
 
-class Other(NamedTuple):
+class OtherLine(NamedTuple):
     """A line, or the part of one before the first record, that NCCL's own form does not begin."""
 
     number: int
     text: str
 
 
-class _Head(NamedTuple):
+class _LineHead(NamedTuple):
     before: str
     host: str
     pid: int
@@ -100,7 +100,7 @@ def _pieces_of(file: BinaryIO, broken: list[Exception]) -> Iterator[bytes]:
         yield b"".join(parts)
 
 
-def read(file: BinaryIO, most: int | None = None) -> Iterator[Record | Other]:
+def read(file: BinaryIO, most: int | None = None) -> Iterator[Record | OtherLine]:
     """Everything in a log, in its order; of the file at most about so many bytes."""
     number = size = 0
     for block in blocks(file):
@@ -111,7 +111,7 @@ def read(file: BinaryIO, most: int | None = None) -> Iterator[Record | Other]:
                 return
 
 
-def split(line: bytes, number: int = 0) -> Sequence[Record | Other]:
+def split(line: bytes, number: int = 0) -> Sequence[Record | OtherLine]:
     """The records in one line: ranks that share a pipe cut each other's lines short and glue them together."""
     if b"\x1b" in line:
         line = _COLOUR.sub(b"", line)
@@ -122,15 +122,15 @@ def split(line: bytes, number: int = 0) -> Sequence[Record | Other]:
             before, host, pid, tid, device, place = head
             text = line[at + 5 + len(level) : LONGEST].decode(errors="backslashreplace").strip()
             record = Record(number, host, pid, tid, device, level, place, text)
-            return (Other(number, before), record) if before else (record,)
+            return (OtherLine(number, before), record) if before else (record,)
     text = line[:LONGEST].decode(errors="backslashreplace").rstrip("\r\n")
     if at >= 0:
         return tuple(_pieces(text, number))
-    return (Other(number, text),) if text else ()
+    return (OtherLine(number, text),) if text else ()
 
 
 @lru_cache(maxsize=4096)
-def _head(data: bytes) -> _Head | None:
+def _head(data: bytes) -> _LineHead | None:
     """What stands before `NCCL LEVEL`."""
     if len(data) > LONGEST:
         return None
@@ -140,15 +140,15 @@ def _head(data: bytes) -> _Head | None:
         return None
     host, pid, tid, device, place = match.groups()
     at = None if device is None else int(device)
-    return _Head(text[: match.start()], host, int(pid), int(tid), at, place or "")
+    return _LineHead(text[: match.start()], host, int(pid), int(tid), at, place or "")
 
 
-def _pieces(text: str, number: int) -> Iterator[Record | Other]:
+def _pieces(text: str, number: int) -> Iterator[Record | OtherLine]:
     matches = list(_RECORD.finditer(text))
     hosts = [_host_before(text, record.start()) for record in matches]
     begins = [*(record.start() - len(host) for record, host in zip(matches, hosts, strict=True)), len(text)]
     if before := text[: begins[0]]:
-        yield Other(number, before)
+        yield OtherLine(number, before)
     for match, host, end in zip(matches, hosts, begins[1:], strict=True):
         pid, tid, device, place, level = match.groups()
         at = None if device is None else int(device)

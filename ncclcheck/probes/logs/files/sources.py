@@ -29,7 +29,7 @@ class NotThere(Exception):
     """A name that stands for no file; the text says why."""
 
 
-class Source(NamedTuple):
+class LogSource(NamedTuple):
     """One file. name: as it is shown. file: open for reading; None: it could not be opened, `problem` says why.
 
     Neither: a folder that holds no file.
@@ -84,19 +84,19 @@ def _below(folder: str) -> list[str]:
     return paths or [folder]
 
 
-def opened(paths: Sequence[str], until: float) -> Iterator[Source]:
+def opened(paths: Sequence[str], until: float) -> Iterator[LogSource]:
     """Each file, open; closed when the next is asked for. until: by time.monotonic, when pipes are given up."""
     for path in paths:
         if os.path.isdir(path):
-            yield Source(path, None)
+            yield LogSource(path, None)
             continue
         try:
             file = _open(path, until)
         except OSError as error:
-            yield Source(path, None, error.strerror or str(error))
+            yield LogSource(path, None, error.strerror or str(error))
             continue
         with file:
-            yield Source("standard input" if path == "-" else path, file)
+            yield LogSource("standard input" if path == "-" else path, file)
 
 
 def head(file: BinaryIO, size: int) -> bytes:

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts import FlightCall
-from ncclcheck.probes.logs.flight.form import Entry, Form, Status, members, number
+from ncclcheck.probes.logs.flight.form import DumpForm, FlightEntry, Status, members, number
 from ncclcheck.probes.logs.flight.ranks import pair
 
 Key = tuple[str, tuple[int, ...]]
@@ -41,7 +41,7 @@ class Dump:
     world: set[int] = field(default_factory=set)
 
 
-def dump(whole: Form, entries: list[Entry]) -> Dump:
+def dump(whole: DumpForm, entries: list[FlightEntry]) -> Dump:
     """What one dump tells. Raises Refused."""
     made = Dump()
     keys: dict[str, Key] = {}
@@ -52,7 +52,7 @@ def dump(whole: Form, entries: list[Entry]) -> Dump:
             continue
         keys[name] = (name, members(group.ranks))
         made.groups[keys[name]] = clean(group.desc)
-    together: dict[tuple[Key, bool, int], list[Entry]] = defaultdict(list)
+    together: dict[tuple[Key, bool, int], list[FlightEntry]] = defaultdict(list)
     for entry in entries:
         name, about = entry.process_group or (str(entry.pg_id), "")
         key = keys.setdefault(name, (name, ()))
@@ -69,11 +69,11 @@ def dump(whole: Form, entries: list[Entry]) -> Dump:
     return made
 
 
-def _is_pair(entry: Entry) -> bool:
+def _is_pair(entry: FlightEntry) -> bool:
     return pair(entry.profiling_name) is not None if entry.is_p2p is None else entry.is_p2p
 
 
-def _seq(entry: Entry) -> int:
+def _seq(entry: FlightEntry) -> int:
     if _is_pair(entry):
         return entry.p2p_seq_id
     return entry.seq_id if entry.collective_seq_id is None else entry.collective_seq_id
@@ -88,13 +88,13 @@ def _count(came: Came, seq: int, paired: bool, calls: list[FlightCall]) -> None:
         came.ended = max(seq, came.ended or 0)
 
 
-def _collective(seq: int, batch: list[Entry]) -> FlightCall:
+def _collective(seq: int, batch: list[FlightEntry]) -> FlightCall:
     """Calls that were coalesced have one number and one end, which the last of them tells."""
     last = batch[-1]
     return _call(last, seq, _op(last), batch)
 
 
-def _pairs(key: Key, batch: list[Entry]) -> list[FlightCall]:
+def _pairs(key: Key, batch: list[FlightEntry]) -> list[FlightCall]:
     """Sends and receives; of a batch only the closing `coalesced` is told its end."""
     closing = next((part for part in reversed(batch) if pair(part.profiling_name) is None), None)
     made = []
@@ -107,7 +107,13 @@ def _pairs(key: Key, batch: list[Entry]) -> list[FlightCall]:
 
 
 def _call(
-    entry: Entry, seq: int, op: str, batch: Iterable[Entry], *, peer: int | None = None, end: Entry | None = None
+    entry: FlightEntry,
+    seq: int,
+    op: str,
+    batch: Iterable[FlightEntry],
+    *,
+    peer: int | None = None,
+    end: FlightEntry | None = None,
 ) -> FlightCall:
     batch = [*batch]
     state = "completed" if _is_over(end or entry) else (end or entry).state
@@ -127,16 +133,16 @@ def _call(
     )
 
 
-def _is_over(entry: Entry) -> bool:
+def _is_over(entry: FlightEntry) -> bool:
     """A call of NCCL that torch retired without its end has timed out; gloo retires what ended and what failed."""
     return bool(entry.time_discovered_completed_ns) or (entry.retired and _is_gloo(entry))
 
 
-def _is_gloo(entry: Entry) -> bool:
+def _is_gloo(entry: FlightEntry) -> bool:
     return entry.profiling_name.startswith("gloo:")
 
 
-def _op(entry: Entry) -> str:
+def _op(entry: FlightEntry) -> str:
     return clean(entry.profiling_name.rpartition(":")[2].partition(" ")[0])[:60]
 
 
@@ -148,7 +154,7 @@ def _types(names: Iterable[str]) -> str:
     return "+".join(sorted({clean(name)[:30] for name in names})[:4])
 
 
-def _place(entry: Entry) -> str:
+def _place(entry: FlightEntry) -> str:
     """The innermost line that is the program's own."""
     own = (frame for frame in entry.frames if not any(part in frame.filename for part in _LIBRARY))
     if frame := next(own, None):
@@ -162,7 +168,7 @@ def clean(text: str) -> str:
     return text if text.isprintable() else "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def _statuses(whole: Form, entries: list[Entry], keys: dict[str, Key]) -> dict[Key, Came]:
+def _statuses(whole: DumpForm, entries: list[FlightEntry], keys: dict[str, Key]) -> dict[Key, Came]:
     """The status of groups, which is told by another name than their members. Gloo's counts calls of all kinds."""
     names = {call.pg_id: call.process_group[0] for call in entries if call.process_group}
     statuses = {int(key): status for key, status in whole.pg_status.items() if str(key)[:9].isdigit()}

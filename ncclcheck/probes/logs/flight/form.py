@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta, Struct, field
 
-from ncclcheck.probes.logs.flight.plain import Refused
+from ncclcheck.probes.logs.flight.plain import RefusedDump
 
 _MOST_ENTRIES = 200_000  # of one dump: a hundred times torch's own buffer of 2000; chosen, bounds memory
 _MOST_NUMBERS = 8_000_000  # sizes of all entries together: chosen, 40 an entry at most; bounds memory
@@ -24,7 +24,7 @@ _VERSION = re.compile(r"2\.\d{1,3}")
 _RANKS = re.compile(r"\[?[\d,\s]{0,8000000}\]?")
 
 
-class Frame(Struct, kw_only=True):
+class StackFrame(Struct, kw_only=True):
     """One line of a stack, the innermost first."""
 
     name: Annotated[str, Meta(max_length=10_000)] = ""
@@ -32,7 +32,7 @@ class Frame(Struct, kw_only=True):
     line: int = 0
 
 
-class Entry(Struct, kw_only=True):
+class FlightEntry(Struct, kw_only=True):
     """A call as torch wrote it down. JSON has 0 for a time that is not known."""
 
     profiling_name: _Text
@@ -51,7 +51,7 @@ class Entry(Struct, kw_only=True):
     output_dtypes: _Types = field(default_factory=list)
     is_p2p: bool | None = None
     retired: bool = False
-    frames: Annotated[list[Frame], Meta(max_length=1000)] = field(default_factory=list)
+    frames: Annotated[list[StackFrame], Meta(max_length=1000)] = field(default_factory=list)
 
 
 class Status(Struct, kw_only=True):
@@ -61,7 +61,7 @@ class Status(Struct, kw_only=True):
     last_completed_collective: int | _Text = -1
 
 
-class Group(Struct, kw_only=True):
+class DumpGroup(Struct, kw_only=True):
     """A process group as its members know it."""
 
     name: _Text = ""
@@ -69,12 +69,12 @@ class Group(Struct, kw_only=True):
     ranks: str | list[int] = ""
 
 
-class Form(Struct, kw_only=True):
+class DumpForm(Struct, kw_only=True):
     """A whole dump."""
 
     version: str
     entries: list[Any] = field(default_factory=list)
-    pg_config: Annotated[dict[str, Group], Meta(max_length=10_000)] = field(default_factory=dict)
+    pg_config: Annotated[dict[str, DumpGroup], Meta(max_length=10_000)] = field(default_factory=dict)
     pg_status: Annotated[dict[str | int, Status], Meta(max_length=10_000)] = field(default_factory=dict)
     rank: int | None = None
 
@@ -83,51 +83,51 @@ class Form(Struct, kw_only=True):
 _NOT_OF_ITS_TYPE = (msgspec.ValidationError, UnicodeError)
 
 
-def form(data: Any) -> tuple[Form, list[Entry]]:
-    """The dump and its calls. Raises Refused where a field is not of its type."""
+def form(data: Any) -> tuple[DumpForm, list[FlightEntry]]:
+    """The dump and its calls. Raises RefusedDump where a field is not of its type."""
     if not isinstance(data, dict) or not data.keys() & {"entries", "pg_config", "pg_status"}:
-        raise Refused("it is no dump of the Flight Recorder: neither entries nor process groups")
+        raise RefusedDump("it is no dump of the Flight Recorder: neither entries nor process groups")
     try:
-        whole = msgspec.convert(data, Form)
+        whole = msgspec.convert(data, DumpForm)
         if not _VERSION.fullmatch(whole.version):
-            raise Refused(f"its form is of version {whole.version[:20]!r}, and 2.0 to 2.10 are known")
+            raise RefusedDump(f"its form is of version {whole.version[:20]!r}, and 2.0 to 2.10 are known")
         if len(whole.entries) > _MOST_ENTRIES:
-            raise Refused(f"it has more than {_MOST_ENTRIES} entries")
+            raise RefusedDump(f"it has more than {_MOST_ENTRIES} entries")
         return whole, [*_entries(whole.entries)]
     except _NOT_OF_ITS_TYPE as error:
-        raise Refused(f"a field is not what it should be: {error}") from None
+        raise RefusedDump(f"a field is not what it should be: {error}") from None
 
 
-def _entries(listed: list[Any]) -> Iterator[Entry]:
+def _entries(listed: list[Any]) -> Iterator[FlightEntry]:
     """One at a time: a pickle may hold one long list in many places, and only its numbers are counted."""
     numbers = 0
     for number, raw in enumerate(listed):
         try:
-            entry = msgspec.convert(raw, Entry)
+            entry = msgspec.convert(raw, FlightEntry)
         except _NOT_OF_ITS_TYPE as error:
-            raise Refused(f"entry {number} is not what it should be: {error}") from None
+            raise RefusedDump(f"entry {number} is not what it should be: {error}") from None
         numbers += sum(map(len, (*entry.input_sizes, *entry.output_sizes))) + len(entry.frames)
         numbers += len(entry.input_dtypes) + len(entry.output_dtypes)
         if numbers > _MOST_NUMBERS:
-            raise Refused(f"it has more than {_MOST_NUMBERS} sizes")
+            raise RefusedDump(f"it has more than {_MOST_NUMBERS} sizes")
         yield entry
 
 
 def members(told: str | list[int]) -> tuple[int, ...]:
-    """Global ranks of a group: torch writes a list as text. Raises Refused."""
+    """Global ranks of a group: torch writes a list as text. Raises RefusedDump."""
     ranks = _parsed(told) if isinstance(told, str) else tuple(told[: _MOST_RANKS + 1])
     if len(ranks) > _MOST_RANKS or any(not 0 <= rank <= _MOST_RANKS for rank in ranks):
-        raise Refused("the ranks of a process group are no ranks")
+        raise RefusedDump("the ranks of a process group are no ranks")
     return ranks
 
 
 @lru_cache(4096)
 def _parsed(text: str) -> tuple[int, ...]:
     if not _RANKS.fullmatch(text):
-        raise Refused("the ranks of a process group are no list of numbers")
+        raise RefusedDump("the ranks of a process group are no list of numbers")
     words = [word.strip() for word in text.strip("[] \n").split(",") if word.strip()]
     if any(len(word.split()) != 1 or len(word) > 7 for word in words):
-        raise Refused("the ranks of a process group are no ranks")
+        raise RefusedDump("the ranks of a process group are no ranks")
     return tuple(map(int, words))
 
 

@@ -31,7 +31,7 @@ _CALLING = {
 }  # fmt: skip
 
 
-class Refused(Exception):
+class RefusedDump(Exception):
     """The file is not taken, with the reason. hostile: it asks for code to be run. replaced: by a newer one."""
 
     def __init__(self, why: str, *, hostile: bool = False, replaced: bool = False) -> None:
@@ -42,44 +42,44 @@ class Refused(Exception):
 
 class _Plain(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> NoReturn:
-        raise Refused(f"it asks for {module[:60]}.{name[:60]}", hostile=True)
+        raise RefusedDump(f"it asks for {module[:60]}.{name[:60]}", hostile=True)
 
     def persistent_load(self, pid: object) -> NoReturn:
         del pid
-        raise Refused("it asks for an object from elsewhere", hostile=True)
+        raise RefusedDump("it asks for an object from elsewhere", hostile=True)
 
 
 def plain(raw: bytes) -> Any:
-    """The data in a pickle or JSON. Raises Refused."""
+    """The data in a pickle or JSON. Raises RefusedDump."""
     if len(raw) > MOST_BYTES:
-        raise Refused(f"it has more than {MOST_BYTES >> 20} MiB")
+        raise RefusedDump(f"it has more than {MOST_BYTES >> 20} MiB")
     if not raw:
-        raise Refused("it is empty")
+        raise RefusedDump("it is empty")
     try:
         return _pickled(raw) if raw[0] == 0x80 else _json(raw)
-    except Refused:
+    except RefusedDump:
         raise
     except Exception as error:  # what a damaged pickle raises is anybody's guess
-        raise Refused(f"it is damaged or cut short ({type(error).__name__})") from None
+        raise RefusedDump(f"it is damaged or cut short ({type(error).__name__})") from None
 
 
 def _json(raw: bytes) -> Any:
     if raw.lstrip()[:1] != b"{":
-        raise Refused("it is neither a pickle of protocol 2 to 5 nor a JSON object")
+        raise RefusedDump("it is neither a pickle of protocol 2 to 5 nor a JSON object")
     if raw.count(b"[") + raw.count(b"{") > _MOST_CONTAINERS:
-        raise Refused(f"it has more than {_MOST_CONTAINERS} lists and dicts")
+        raise RefusedDump(f"it has more than {_MOST_CONTAINERS} lists and dicts")
     return msgspec.json.decode(raw)
 
 
 def _pickled(raw: bytes) -> Any:
     if sum(raw.count(opcode) for opcode in b"]})(\x85\x86\x87") > 4 * _MOST_CONTAINERS:
-        raise Refused(f"it has more than {4 * _MOST_CONTAINERS} lists, dicts and tuples")
+        raise RefusedDump(f"it has more than {4 * _MOST_CONTAINERS} lists, dicts and tuples")
     _proofread(raw)
     return _Plain(io.BufferedReader(io.BytesIO(raw), _AHEAD)).load()
 
 
 def _proofread(raw: bytes) -> None:
-    """Raises Refused for an instruction that builds no plain data."""
+    """Raises RefusedDump for an instruction that builds no plain data."""
     at, end = 0, len(raw)
     while at < end:
         if match := _BUILDING.match(raw, at):
@@ -94,14 +94,14 @@ def _proofread(raw: bytes) -> None:
             at += 2 + int.from_bytes(raw[at + 1 : at + 2], "little")
         else:
             raise _not_plain(raw, at)
-    raise Refused(f"it is cut short: {end} bytes and no end")
+    raise RefusedDump(f"it is cut short: {end} bytes and no end")
 
 
-def _not_plain(raw: bytes, at: int) -> Refused:
+def _not_plain(raw: bytes, at: int) -> RefusedDump:
     if name := _CALLING.get(raw[at]):
         about = raw[at + 1 : at + 80].split(b"\n", 2)[:2] if name == "GLOBAL" else []
         asked = ".".join(word.decode("ascii", "replace") for word in about)
-        return Refused(f"it asks for code to be run: {name} {asked}".rstrip() + f" at byte {at}", hostile=True)
+        return RefusedDump(f"it asks for code to be run: {name} {asked}".rstrip() + f" at byte {at}", hostile=True)
     if len(raw) - at < 25:
-        return Refused(f"it is cut short: {len(raw)} bytes and no end")
-    return Refused(f"byte {at} is no instruction that a dump has (0x{raw[at]:02x})")
+        return RefusedDump(f"it is cut short: {len(raw)} bytes and no end")
+    return RefusedDump(f"byte {at} is no instruction that a dump has (0x{raw[at]:02x})")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from ncclcheck.probes.logs.flight.form import Entry, Form, members
-from ncclcheck.probes.logs.flight.plain import Refused
+from ncclcheck.probes.logs.flight.form import DumpForm, FlightEntry, members
+from ncclcheck.probes.logs.flight.plain import RefusedDump
 
 Teller = Literal["file name", "content", "file name and content"]
 _NUMBER = re.compile(r"(\d{1,7})(?:\.(?:json|pkl|pickle|bin|dump|txt))*$")
@@ -19,14 +19,14 @@ def pair(name: str) -> tuple[int, int] | None:
     return (int(match[1]), int(match[2])) if match else None
 
 
-def rank_of(name: str, whole: Form, entries: list[Entry]) -> tuple[int, Teller]:
-    """The dump's rank, and what tells it. Raises Refused where nothing does, or name and content differ."""
+def rank_of(name: str, whole: DumpForm, entries: list[FlightEntry]) -> tuple[int, Teller]:
+    """The dump's rank, and what tells it. Raises RefusedDump where nothing does, or name and content differ."""
     match = _NUMBER.search(name.rsplit("/", 1)[-1])
     named = int(match[1]) if match else None
     possible = _possible(whole, entries)
     if named is None:
         if len(possible) != 1:
-            raise Refused("no number ends its name, and its content does not show whose it is")
+            raise RefusedDump("no number ends its name, and its content does not show whose it is")
         return min(possible), "content"
     if not possible:
         return named, "file name"
@@ -34,10 +34,10 @@ def rank_of(name: str, whole: Form, entries: list[Entry]) -> tuple[int, Teller]:
         return named, "file name and content"
     if len(possible) == 1:
         return min(possible), "content"
-    raise Refused(f"its name says rank {named}, and no process group in it has that rank")
+    raise RefusedDump(f"its name says rank {named}, and no process group in it has that rank")
 
 
-def _possible(whole: Form, entries: list[Entry]) -> set[int]:
+def _possible(whole: DumpForm, entries: list[FlightEntry]) -> set[int]:
     """Ranks whose dump it can be: a rank knows only the groups that it is a member of. Empty: any."""
     if whole.rank is not None:
         return {whole.rank} if 0 <= whole.rank <= 1_000_000 else set()

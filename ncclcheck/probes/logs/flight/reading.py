@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from ncclcheck.probes.facts import Flight, FlightCall, FlightCount, FlightDump, FlightGroup, FlightRefused
 from ncclcheck.probes.logs.flight.calls import Came, Dump, Key, clean, dump
 from ncclcheck.probes.logs.flight.form import form
-from ncclcheck.probes.logs.flight.plain import MOST_BYTES, Refused, plain
+from ncclcheck.probes.logs.flight.plain import MOST_BYTES, RefusedDump, plain
 from ncclcheck.probes.logs.flight.ranks import rank_of
 from ncclcheck.probes.machine import files
 
@@ -32,7 +32,7 @@ def is_dump(head: bytes, name: str) -> bool:
 
 
 @dataclass
-class _Job:
+class _ReadJob:
     """What was read up to now."""
 
     most: int
@@ -48,11 +48,11 @@ class _Job:
 def read(paths: Iterable[str]) -> Flight:
     """All dumps of a job; a file that is damaged or hostile is named in `refused`, and the rest goes on."""
     names = [*paths]
-    job = _Job(max(_LEAST_CALLS, min(_MOST_CALLS, _MOST_IN_ALL // max(1, len(names)))))
+    job = _ReadJob(max(_LEAST_CALLS, min(_MOST_CALLS, _MOST_IN_ALL // max(1, len(names)))))
     for path in names:
         try:
             _take(job, path)
-        except Refused as refused:
+        except RefusedDump as refused:
             why = clean(str(refused))
             job.refused.append(
                 FlightRefused(file=clean(path), why=why, hostile=refused.hostile, replaced=refused.replaced)
@@ -61,7 +61,7 @@ def read(paths: Iterable[str]) -> Flight:
     return Flight(groups=[_with_world(job, group) for group in job.groups], dumps=dumps, refused=job.refused)
 
 
-def _take(job: _Job, path: str) -> None:
+def _take(job: _ReadJob, path: str) -> None:
     whole, entries = form(plain(_bytes(path)))
     rank, told_by = rank_of(path, whole, entries)
     content = dump(whole, entries)
@@ -74,7 +74,7 @@ def _take(job: _Job, path: str) -> None:
         unfinished=sum(call.state != "completed" for _, call in content.calls),
     )
     if (other := job.dumps.get(rank)) and _newest(content) <= max((call.at_ns for call in other.calls), default=0):
-        raise Refused(f"{other.file} is of rank {rank} too, and not older", replaced=True)
+        raise RefusedDump(f"{other.file} is of rank {rank} too, and not older", replaced=True)
     if other:
         why = f"{made.file} is of rank {rank} too, and newer"
         job.refused.append(FlightRefused(file=other.file, why=why, replaced=True))
@@ -98,21 +98,21 @@ def _bytes(path: str) -> bytes:
         with open(file, "rb"):
             return files.bounded(file, MOST_BYTES)
     except OSError as error:
-        raise Refused(f"it cannot be read: {error.strerror}") from None
+        raise RefusedDump(f"it cannot be read: {error.strerror}") from None
 
 
 def _newest(content: Dump) -> int:
     return max((call.at_ns for _, call in content.calls), default=0)
 
 
-def _place(job: _Job, key: Key, content: Dump) -> int:
+def _place(job: _ReadJob, key: Key, content: Dump) -> int:
     if key not in job.places:
         job.places[key] = len(job.groups)
         job.groups.append(FlightGroup(name=clean(key[0]), about=content.groups.get(key, ""), ranks=[*key[1]]))
     return job.places[key]
 
 
-def _kept(job: _Job, content: Dump) -> list[FlightCall]:
+def _kept(job: _ReadJob, content: Dump) -> list[FlightCall]:
     """The first unfinished calls, and as many of the newest that ended as there is room for."""
     unfinished = [call for call in content.calls if call[1].state != "completed"][: job.most]
     room = job.most - len(unfinished)
@@ -121,7 +121,7 @@ def _kept(job: _Job, content: Dump) -> list[FlightCall]:
     return [replace(call, group=_place(job, key, content)) for key, call in kept]
 
 
-def _with_status(job: _Job, made: FlightDump) -> FlightDump:
+def _with_status(job: _ReadJob, made: FlightDump) -> FlightDump:
     """A group's status joins what its calls tell, unless the group was used for sends: it counts these too."""
     counts = {count.group: count for count in made.counts}
     for group, came in job.status[made.rank].items():
@@ -133,7 +133,7 @@ def _with_status(job: _Job, made: FlightDump) -> FlightDump:
     return replace(made, counts=[counts[group] for group in sorted(counts)])
 
 
-def _with_world(job: _Job, group: FlightGroup) -> FlightGroup:
+def _with_world(job: _ReadJob, group: FlightGroup) -> FlightGroup:
     """The group of all ranks, where only the ranks of a group without a name are told: torch leaves none out."""
     if group.ranks or group.about != _ALL or not job.world:
         return group

@@ -28,7 +28,7 @@ _CALL = re.compile(
 )
 
 
-class Call(NamedTuple):
+class LoggedCall(NamedTuple):
     """One collective as one rank called it. place: which one of its communicator, from 0."""
 
     host: str
@@ -42,7 +42,7 @@ class Call(NamedTuple):
 
 
 @dataclass
-class _Calls:
+class _CommunicatorCalls:
     """Of one communicator in one process. whole: seen from its first call. total: collectives so far."""
 
     whole: bool
@@ -56,10 +56,10 @@ class _Calls:
 
 
 @dataclass
-class Calls:
+class CallReader:
     """Takes the lines one after the other, and tells where ranks differ."""
 
-    _known: dict[tuple[bytes, bytes], _Calls] = field(default_factory=dict)
+    _known: dict[tuple[bytes, bytes], _CommunicatorCalls] = field(default_factory=dict)
 
     def keep(self, file: str, number: int, line: bytes, at: int) -> None:
         """A line that begins an operation; `at` is where `NCCL INFO` stands."""
@@ -77,7 +77,9 @@ class Calls:
             known.total += 1
             known.last.append((file, number, text))
 
-    def _begun(self, key: tuple[bytes, bytes], known: _Calls | None, text: bytes) -> _Calls | None:
+    def _begun(
+        self, key: tuple[bytes, bytes], known: _CommunicatorCalls | None, text: bytes
+    ) -> _CommunicatorCalls | None:
         """A communicator's first call has number 0, and so have the others of its group."""
         first = b": opCount 0 " in text
         if known is not None and (
@@ -86,10 +88,10 @@ class Calls:
             return known
         if known is None and len(self._known) >= _MOST_COMMUNICATORS:
             return None
-        self._known[key] = _Calls(whole=first)
+        self._known[key] = _CommunicatorCalls(whole=first)
         return self._known[key]
 
-    def differing(self, log: Log) -> Iterator[Call]:
+    def differing(self, log: Log) -> Iterator[LoggedCall]:
         """For each communicator what all ranks called at the first place where two of them differ."""
         for communicator, members in self._communicators(log).items():
             if len(members) > 1 and all(calls.whole and calls.counted for _, _, _, calls in members):
@@ -97,8 +99,8 @@ class Calls:
                     call.fields["communicator"] = communicator
                     yield call
 
-    def _communicators(self, log: Log) -> dict[str, list[tuple[str, int, int | None, _Calls]]]:
-        by_communicator: dict[str, list[tuple[str, int, int | None, _Calls]]] = {}
+    def _communicators(self, log: Log) -> dict[str, list[tuple[str, int, int | None, _CommunicatorCalls]]]:
+        by_communicator: dict[str, list[tuple[str, int, int | None, _CommunicatorCalls]]] = {}
         for (writer, pointer), calls in self._known.items():
             host, _, pid = writer.decode(errors="backslashreplace").rpartition(":")
             process = log.processes.get((host, int(pid))) if pid.isdecimal() and len(pid) < 11 else None
@@ -112,21 +114,21 @@ class Calls:
         return by_communicator
 
 
-def _first_difference(members: Iterable[tuple[str, int, int | None, _Calls]]) -> Iterator[Call]:
-    places: dict[int, list[Call]] = {}
+def _first_difference(members: Iterable[tuple[str, int, int | None, _CommunicatorCalls]]) -> Iterator[LoggedCall]:
+    places: dict[int, list[LoggedCall]] = {}
     for host, pid, rank, calls in members:
         first = calls.total - len(calls.last)
         for place, (file, line, text) in enumerate(calls.last, first):
             words = text.decode(errors="backslashreplace")
             if match := _CALL.match(words):
                 places.setdefault(place, []).append(
-                    Call(host, pid, rank, file, line, place, words, named_in(match))
+                    LoggedCall(host, pid, rank, file, line, place, words, named_in(match))
                 )
     differ = (here for _, here in sorted(places.items()) if len({_what(call) for call in here}) > 1)
     yield from sorted(next(differ, []), key=lambda call: call.rank or 0)[:_MOST_TOLD]
 
 
-def _what(call: Call) -> tuple[str, ...]:
+def _what(call: LoggedCall) -> tuple[str, ...]:
     """What must be the same on all ranks; the root counts where there is one."""
     fields = call.fields
     root = fields["root"] if fields["name"] in ("Broadcast", "Reduce") else ""

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Endpoint
 from ncclcheck.probes.facts.guard.secrets import HIDDEN, is_secret, masked
 
 if TYPE_CHECKING:
-    from ncclcheck.probes.logs.nccl_lines.records import Process
+    from ncclcheck.probes.logs.nccl_lines.records import NcclProcess
 
 _MOST, _LONGEST = 64, 200  # entries of each kind of a process, and characters of each: chosen, bounds memory
 _FIRST = re.compile(r"[^\s:]+")
@@ -62,7 +62,7 @@ _KNOWN = frozenset(
 )
 
 
-def take(process: Process, text: str) -> bool:
+def take(process: NcclProcess, text: str) -> bool:
     """Keep what a line says; False where nobody understands it."""
     first = _FIRST.match(text)
     word = first[0] if first else ""
@@ -86,7 +86,7 @@ def _endpoints(text: str) -> list[Endpoint]:
     return [Endpoint(interface=name, address=address) for name, address in _INTERFACE.findall(text)[:_MOST]]
 
 
-def _bootstrap(process: Process, text: str) -> None:
+def _bootstrap(process: NcclProcess, text: str) -> None:
     if "Using" not in text:
         return
     if endpoints := _endpoints(text.partition("Using")[2]):
@@ -95,18 +95,18 @@ def _bootstrap(process: Process, text: str) -> None:
         process.bootstrap = Endpoint(interface=device[1], address="")
 
 
-def _sockets(process: Process, text: str) -> None:
+def _sockets(process: NcclProcess, text: str) -> None:
     process.interfaces = _endpoints(text.partition("Using")[2]) or process.interfaces
 
 
-def _one_interface(process: Process, text: str) -> None:
+def _one_interface(process: NcclProcess, text: str) -> None:
     """A line each, before 2.4; the first connections were made over the first."""
     if "Using interface" in text and len(process.interfaces) < _MOST and (endpoints := _endpoints(text)):
         process.interfaces = [*process.interfaces, *endpoints]
         process.bootstrap = process.bootstrap or endpoints[0]
 
 
-def _infiniband(process: Process, text: str) -> None:
+def _infiniband(process: NcclProcess, text: str) -> None:
     if match := _DIRECT.search(text):
         if len(process.direct) < _MOST:
             process.direct[match[2]] = match[1] == "Enabled"
@@ -129,51 +129,51 @@ def _infiniband(process: Process, text: str) -> None:
         process.oob = next(iter(_endpoints(oob)), None)
 
 
-def _no_infiniband(process: Process, text: str) -> None:
+def _no_infiniband(process: NcclProcess, text: str) -> None:
     if "libibverbs" in text and not text.endswith("libibverbs.so"):  # 2.30 tries that name before .so.1
         process.no_infiniband = text[:_LONGEST]
 
 
-def _plugin(process: Process, text: str) -> None:
+def _plugin(process: NcclProcess, text: str) -> None:
     if match := _PLUGIN.search(text):
         process.plugin = next(name for name in match.groups() if name)
 
 
-def _p2p(process: Process, text: str) -> None:
+def _p2p(process: NcclProcess, text: str) -> None:
     if match := _CHUNK.match(text):
         process.chunk = int(match[1])
     else:
         _plugin(process, text)
 
 
-def _tuner(process: Process, text: str) -> None:
+def _tuner(process: NcclProcess, text: str) -> None:
     match = _TUNER.search(text)
     if match and "internal" not in text:
         process.tuner = match[1]
 
 
-def _network(process: Process, text: str) -> None:
+def _network(process: NcclProcess, text: str) -> None:
     if match := _NETWORK.match(text):
         process.network = match[1].partition(" to comm")[0].strip()
 
 
-def _nvls(process: Process, text: str) -> None:
+def _nvls(process: NcclProcess, text: str) -> None:
     if "multicast support is" in text:
         process.nvls = "not available" not in text
 
 
-def _connected(process: Process, text: str) -> None:
+def _connected(process: NcclProcess, text: str) -> None:
     if "all rings" in text or "all trees" in text:
         process.started_line = process.number
     process.rings |= "all rings" in text
     process.trees |= "all trees" in text  # binomial ones are of PAT
 
 
-def _driver(process: Process, text: str) -> None:
+def _driver(process: NcclProcess, text: str) -> None:
     process.driver = text.rpartition(" ")[2][:10]
 
 
-_HANDLERS: dict[str, Callable[[Process, str], None]] = {
+_HANDLERS: dict[str, Callable[[NcclProcess, str], None]] = {
     "Bootstrap": _bootstrap,
     "NET/Socket": _sockets,
     "NET": _one_interface,

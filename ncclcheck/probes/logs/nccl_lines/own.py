@@ -11,7 +11,7 @@ from typing import BinaryIO
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Logs
-from ncclcheck.probes.logs.reading import Reading
+from ncclcheck.probes.logs.reading import LogReading
 
 # of one node: NCCL's files, and bytes of the beginning and of the end of each: chosen, read in a second
 _MOST_FILES, _MOST_BYTES = 64, 8 * 2**20
@@ -24,7 +24,7 @@ def read_own(node: str, printed: str, folder: str) -> Logs:
 
 
 def _read(node: str, paths: Sequence[str]) -> Logs:
-    reading = Reading()
+    reading = LogReading()
     for path in paths:
         name = f"{node}/{os.path.basename(path)}"
         try:

@@ -20,7 +20,7 @@ _MOST = 8 * 2**20  # of the log of one rank
 
 
 @dataclass(frozen=True)
-class Place:
+class DebugFile:
     """pattern: NCCL_DEBUG_FILE as NCCL will see it; empty: it prints to torchrun's log. problem: no log at all."""
 
     added: Mapping[str, str]
@@ -28,7 +28,7 @@ class Place:
     problem: str = ""
 
 
-def choose(env: Mapping[str, str], folder: str) -> Place:
+def choose(env: Mapping[str, str], folder: str) -> DebugFile:
     """What to add to the environment of the job. A lower NCCL_DEBUG is raised where only our own file grows.
 
     Where the user has NCCL_DEBUG_FILE, nothing is added: how much is written there is theirs to say. folder: where
@@ -37,7 +37,7 @@ def choose(env: Mapping[str, str], folder: str) -> Place:
     level, file, here = env.get("NCCL_DEBUG", ""), env.get("NCCL_DEBUG_FILE", ""), folder.replace("%", "%%")
     if file:
         set_ = f"NCCL_DEBUG_FILE is set, and NCCL_DEBUG is {level or 'not set'}"
-        return Place(
+        return DebugFile(
             {},
             os.path.join(here, file),
             "" if level.upper() in _TELLING else f"{set_}: NCCL writes no transports there",
@@ -47,7 +47,7 @@ def choose(env: Mapping[str, str], folder: str) -> Place:
         added["NCCL_DEBUG"] = "INFO"
     if "NCCL_DEBUG_SUBSYS" not in env:
         added["NCCL_DEBUG_SUBSYS"] = _SUBSYSTEMS
-    return Place(added, added["NCCL_DEBUG_FILE"])
+    return DebugFile(added, added["NCCL_DEBUG_FILE"])
 
 
 def expand(pattern: str, pid: int, host: str) -> str:
@@ -65,7 +65,7 @@ def expand(pattern: str, pid: int, host: str) -> str:
 
 
 def transports(
-    place: Place, pids: Mapping[int, int], node: str, printed: str, local: Collection[int]
+    place: DebugFile, pids: Mapping[int, int], node: str, printed: str, local: Collection[int]
 ) -> list[Transport]:
     """How each rank was connected. pids: rank -> pid. printed: the file that the ranks print to.
 
@@ -79,7 +79,7 @@ def transports(
 
 
 def _one(
-    place: Place, rank: int, pid: int, node: str, host: str, printed: str, local: Collection[int]
+    place: DebugFile, rank: int, pid: int, node: str, host: str, printed: str, local: Collection[int]
 ) -> Transport:
     path = expand(place.pattern, pid, host)
     why = Unread("absent", "")

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts import Endpoint
-from ncclcheck.probes.logs.files.lines import Other, Record
+from ncclcheck.probes.logs.files.lines import OtherLine, Record
 from ncclcheck.probes.logs.nccl_lines import messages, vias
 
 _MOST_PROCESSES = 65536  # in one log: chosen, more than the largest jobs with logs in one file have
@@ -47,11 +47,11 @@ class Communicator:
     splits: int = 0
     seen: Counter[End] = field(default_factory=Counter)
 
-    def holds(self, one: vias.Connection) -> bool:
+    def holds(self, one: vias.RankConnection) -> bool:
         """Whether this connection can be one of its own."""
         return self.rank < 0 or (self.rank in (one.source, one.target) and max(one[:2]) < self.nranks)
 
-    def keep(self, one: vias.Connection) -> Counted:
+    def keep(self, one: vias.RankConnection) -> Counted:
         """Count a connection, beyond a bound without its ends; as what it was counted."""
         key = (one.via.kind, one.via.device, one.source, one.target)
         if key not in self.seen and len(self.seen) >= _MOST_PEERS:
@@ -64,7 +64,7 @@ Counted = tuple[Communicator, End]
 
 
 @dataclass
-class Process:
+class NcclProcess:
     """What one process said. devices: number -> name and link of NET/IB; direct: HCA -> GPUDirect RDMA or not.
 
     number: of the line at hand; started_line: of the last that tells of a start that came through.
@@ -183,7 +183,7 @@ class Process:
             self._enter(tid, next(reversed(self.communicators.values()), None) or Communicator())
         return self._at[tid]
 
-    def _communicator_of(self, tid: int, connection: vias.Connection) -> Communicator:
+    def _communicator_of(self, tid: int, connection: vias.RankConnection) -> Communicator:
         """That of the thread, else the youngest one that can have this connection (2.22 connects late)."""
         mine = self._at.get(tid)
         if mine is not None and not mine.complete and mine.holds(connection):
@@ -215,11 +215,11 @@ class Log:
     """All processes of one log, by host and pid. other: lines that are not NCCL's."""
 
     def __init__(self) -> None:
-        self.processes: dict[tuple[str, int], Process] = {}
+        self.processes: dict[tuple[str, int], NcclProcess] = {}
         self.version = ""
         self.records = self.other = 0
 
-    def take(self, lines: Iterable[Record | Other]) -> Log:
+    def take(self, lines: Iterable[Record | OtherLine]) -> Log:
         """Read on; the log itself, for more."""
         for line in lines:
             if isinstance(line, Record):
@@ -231,15 +231,15 @@ class Log:
                     self.version = match[1]
         return self
 
-    def process(self, host: str, pid: int) -> Process:
+    def process(self, host: str, pid: int) -> NcclProcess:
         """The process of this name; one that nobody keeps where there are too many."""
         key = (host, pid)
         if key not in self.processes:
             key = self._name_of(host, pid)
         if key not in self.processes:
             if len(self.processes) >= _MOST_PROCESSES:
-                return Process(host, pid)
-            self.processes[key] = Process(host, pid)
+                return NcclProcess(host, pid)
+            self.processes[key] = NcclProcess(host, pid)
         return self.processes[key]
 
     def _name_of(self, host: str, pid: int) -> tuple[str, int]:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Collection
 
 from ncclcheck.probes.facts import Connections, Endpoint, NetDevice, Transport, Unread
-from ncclcheck.probes.logs.nccl_lines.records import Communicator, Log, Process
+from ncclcheck.probes.logs.nccl_lines.records import Communicator, Log, NcclProcess
 
 _MOST_DEVICES = 64  # of a rank in the result: chosen, a node has up to 16 HCAs with two ports
 _SILENT = Unread("absent", "the log does not say it")
@@ -78,7 +78,7 @@ def by_sockets(rank: int, node: str, counter: Counter[tuple[Endpoint, bool]] | U
     )
 
 
-def _connections(process: Process, rank: int, local: Collection[int]) -> list[Connections]:
+def _connections(process: NcclProcess, rank: int, local: Collection[int]) -> list[Connections]:
     counts: Counter[tuple[str, str]] = Counter()
     devices: dict[tuple[str, str], set[int]] = {}
     several = len(process.communicators) > 1
@@ -116,7 +116,7 @@ def _where(
     return "intra" if peer in local else "inter"
 
 
-def _devices(process: Process) -> list[NetDevice]:
+def _devices(process: NcclProcess) -> list[NetDevice]:
     devices = []
     for index, (name, link) in sorted(process.devices.items())[:_MOST_DEVICES]:
         first = name.partition("+")[0]

@@ -24,7 +24,7 @@ class Via(NamedTuple):
     device: int | None = None
 
 
-class Connection(NamedTuple):
+class RankConnection(NamedTuple):
     """The ranks at both ends, numbered in their communicator; -1: the network itself (COLLNET)."""
 
     source: int
@@ -32,7 +32,7 @@ class Connection(NamedTuple):
     via: Via
 
 
-def connection(text: str) -> Connection | None:
+def connection(text: str) -> RankConnection | None:
     """The connection that a line tells of; None for any other line."""
     head, colon, ends = text.partition(" : ")
     if not colon or " via " not in ends:
@@ -44,13 +44,13 @@ def connection(text: str) -> Connection | None:
 
 
 @lru_cache(maxsize=16384)
-def _between(ends: str, collnet: bool) -> Connection | None:
+def _between(ends: str, collnet: bool) -> RankConnection | None:
     """Many channels connect the same ranks in the same way."""
     if collnet:
         match = _COLLNET.match(ends)
-        return Connection(int(match["rank"]), -1, via(match["via"])) if match else None
+        return RankConnection(int(match["rank"]), -1, via(match["via"])) if match else None
     match = _CHANNEL.match(ends)
-    return Connection(int(match["source"]), int(match["target"]), via(match["via"])) if match else None
+    return RankConnection(int(match["source"]), int(match["target"]), via(match["via"])) if match else None
 
 
 def via(text: str) -> Via:

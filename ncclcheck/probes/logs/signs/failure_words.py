@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 
-class Form(NamedTuple):
+class WordForm(NamedTuple):
     """Words of which one is in every such line, the pattern (both in lower case, unless `case`), and why it is here.
 
     ends: it also speaks against a line that tells how a process ended.
@@ -23,8 +23,8 @@ class Form(NamedTuple):
     case: bool = False
 
 
-def _form(words: str, pattern: str, why: str, *, ends: bool = False, case: bool = False) -> Form:
-    return Form(tuple(words.split("|")), re.compile(pattern), why, ends, case)
+def _form(words: str, pattern: str, why: str, *, ends: bool = False, case: bool = False) -> WordForm:
+    return WordForm(tuple(words.split("|")), re.compile(pattern), why, ends, case)
 
 
 _CODE = r"[\s:='\"(]{0,4}(?!0\b)-?\d"
@@ -226,17 +226,17 @@ def explains(text: str) -> bool:
     return _said(text, EXPLAINS, _CODE_OR_FRAME)
 
 
-def words_of(forms: Sequence[Form]) -> tuple[str, ...]:
+def words_of(forms: Sequence[WordForm]) -> tuple[str, ...]:
     """One of these is in every line that has one of the forms."""
     return tuple(word.lower() for form in forms for word in form.words)
 
 
-def _said(text: str, forms: Sequence[Form], against: Sequence[Form]) -> bool:
+def _said(text: str, forms: Sequence[WordForm], against: Sequence[WordForm]) -> bool:
     lower = text.lower()
     return _any(forms, text, lower) and not _any(against, text, lower)
 
 
-def _any(forms: Sequence[Form], text: str, lower: str) -> bool:
+def _any(forms: Sequence[WordForm], text: str, lower: str) -> bool:
     for words, pattern, _, _, case in forms:
         where = text if case else lower
         for word in words:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import struct
 
-from ncclcheck.probes.facts import Errors, Link, PciDevice, Unread
+from ncclcheck.probes.facts import Errors, PciDevice, PcieLink, Unread
 from ncclcheck.probes.machine.access import Machine
 
 FOLDER = "/sys/bus/pci/devices"
@@ -60,7 +60,7 @@ def _place(machine: Machine, name: str) -> tuple[str | Unread, list[str] | Unrea
     return root or Unread("absent", f"{name} hangs below no host bridge"), path_of(target)[:-1]
 
 
-def link(machine: Machine, folder: str) -> Link | Unread:
+def link(machine: Machine, folder: str) -> PcieLink | Unread:
     """Speed and width now and at most."""
     read = {
         name: machine.line(f"{folder}/{name}")
@@ -73,7 +73,7 @@ def link(machine: Machine, folder: str) -> Link | Unread:
     if None in speeds or any(width in _NO_LINK for width in widths):
         return Unread("absent", f"{folder.rsplit('/', 1)[1]} reports no speed or width of its link")
     now, most = (float(speed[1]) for speed in speeds if speed)
-    return Link(gts=now, width=widths[0], most_gts=most, most_width=widths[1])
+    return PcieLink(gts=now, width=widths[0], most_gts=most, most_width=widths[1])
 
 
 def _lanes(text: str) -> int:

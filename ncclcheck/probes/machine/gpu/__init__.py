@@ -21,8 +21,8 @@ def probe(machine: Machine) -> Gpus:
         return _none(Unread("recorded", "neither PCI devices nor /dev are in this recording"))
     if not signs.shows(pci) and not signs.shows(devices) and not signs.library_found(machine):
         return _none(Unread("absent", "no NVIDIA device on this machine"))
-    asked_cuda = _Beside(lambda: cuda.ask_cuda(machine), Unread("timed_out", "libcuda.so.1 gave no answer"))
-    asked_services = _Beside(lambda: services.services(machine), Unread("timed_out", "services gave no answer"))
+    asked_cuda = _Question(lambda: cuda.ask_cuda(machine), Unread("timed_out", "libcuda.so.1 gave no answer"))
+    asked_services = _Question(lambda: services.services(machine), Unread("timed_out", "services gave no answer"))
     cards = _nvml(machine, Gpus(pci=pci, devices=devices, xids=xids.xids(machine), imex=imex.channels(machine)))
     return _with_cuda(replace(cards, services=asked_services.answer()), asked_cuda.answer())
 
@@ -32,7 +32,7 @@ def _none(reason: Unread) -> Gpus:
     return Gpus(**facts)
 
 
-class _Beside(Generic[T]):
+class _Question(Generic[T]):
     """A question in a thread of its own: the libraries take their time to start."""
 
     def __init__(self, ask: Callable[[], T | Unread], late: Unread) -> None:

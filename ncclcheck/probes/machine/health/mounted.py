@@ -10,7 +10,7 @@ import errno
 import os
 import sys
 
-from ncclcheck.probes.facts import Answer, Mount, Unread
+from ncclcheck.probes.facts import FileSystemAnswer, Mount, Unread
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host import mounts
 
@@ -44,16 +44,16 @@ def disks(machine: Machine) -> list[Mount] | Unread:
     return list(ours.values())[:_MOST_MOUNTS]
 
 
-def answers(machine: Machine) -> list[Answer] | Unread:
+def answers(machine: Machine) -> list[FileSystemAnswer] | Unread:
     """What each network file system said to stat(2)."""
     mounted = mounts.mounts(machine)
     if isinstance(mounted, Unread):
         return mounted
     remote = list({(mount.kind, mount.source): mount for mount in mounted if mount.network}.values())
-    return machine.ask("answers", list[Answer], lambda: _ask(machine, remote[:_MOST_MOUNTS]))
+    return machine.ask("answers", list[FileSystemAnswer], lambda: _ask(machine, remote[:_MOST_MOUNTS]))
 
 
-def _ask(machine: Machine, remote: list[Mount]) -> list[Answer] | Unread:
+def _ask(machine: Machine, remote: list[Mount]) -> list[FileSystemAnswer] | Unread:
     if not remote:
         return []
     points = [machine.path(mount.point) for mount in remote]
@@ -65,8 +65,8 @@ def _ask(machine: Machine, remote: list[Mount]) -> list[Answer] | Unread:
     return [_answer(mount, codes.get(number)) for number, mount in enumerate(remote)]
 
 
-def _answer(mount: Mount, code: int | None) -> Answer:
+def _answer(mount: Mount, code: int | None) -> FileSystemAnswer:
     """To be refused is an answer too."""
     refused = code in (0, errno.EACCES, errno.EPERM)
     error = "" if code is None or refused else f"{errno.errorcode.get(code, code)}: {os.strerror(code)}"
-    return Answer(name=mount.point, kind=mount.kind, source=mount.source, error=error, late=code is None)
+    return FileSystemAnswer(name=mount.point, kind=mount.kind, source=mount.source, error=error, late=code is None)

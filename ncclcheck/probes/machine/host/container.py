@@ -11,7 +11,7 @@ import stat
 from collections.abc import Iterator, Mapping
 from typing import Literal, get_args
 
-from ncclcheck.probes.facts import Container, Namespace, SharedMemory, Sign, Unread
+from ncclcheck.probes.facts import Container, Namespace, RuntimeSign, SharedMemory, Unread
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.host import mounts
 from ncclcheck.probes.machine.host.host import status_of, within
@@ -71,18 +71,18 @@ def probe(machine: Machine) -> Container:
     )
 
 
-def _signs(machine: Machine, env: Mapping[str, str]) -> Iterator[Sign]:
-    yield from (Sign(name=name, source=path) for path, name in _FILES if machine.exists(path))
-    yield from (Sign(name=name, source=variable) for variable, name in _VARIABLES if variable in env)
+def _signs(machine: Machine, env: Mapping[str, str]) -> Iterator[RuntimeSign]:
+    yield from (RuntimeSign(name=name, source=path) for path, name in _FILES if machine.exists(path))
+    yield from (RuntimeSign(name=name, source=variable) for variable, name in _VARIABLES if variable in env)
     if name := _IN_CONTAINER_VARIABLE.get(env.get("container", "")):
-        yield Sign(name=name, source=f"container={env['container']}")
+        yield RuntimeSign(name=name, source=f"container={env['container']}")
     root = mounts.under(mounts.mounts(machine), "/")
     if not isinstance(root, Unread) and "enroot" in f"{root.source} {root.options}":
-        yield Sign(name="enroot", source="/proc/self/mountinfo")
+        yield RuntimeSign(name="enroot", source="/proc/self/mountinfo")
     text = machine.read("/proc/self/cgroup")
     groups = "" if isinstance(text, Unread) else text
     if name := next((name for word, name in _IN_CGROUP if f"/{word}" in groups), None):
-        yield Sign(name=name, source="/proc/self/cgroup")
+        yield RuntimeSign(name=name, source="/proc/self/cgroup")
 
 
 def _namespaces(machine: Machine) -> list[Namespace] | Unread:

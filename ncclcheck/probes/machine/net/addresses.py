@@ -11,7 +11,7 @@ from contextlib import suppress
 
 import psutil
 
-from ncclcheck.probes.facts import Counters, Hop, Neighbour, Unread, Way, replace
+from ncclcheck.probes.facts import Counters, Hop, KernelRoute, Neighbour, Unread, replace
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.net import netlink
 from ncclcheck.probes.reach import protocol
@@ -47,7 +47,7 @@ def source_to(address: str) -> str | Unread:
         return Unread("absent", f"no route to {address}: {error.strerror or error}")
 
 
-def way_to(address: str) -> Way | Unread:
+def way_to(address: str) -> KernelRoute | Unread:
     """How the kernel sends to a peer: interface, source, next hop and whether that answers.
 
     Nothing is sent, unless a gateway does not answer: then a packet goes to where another one may be.

@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator
 from typing import Literal
 
-from ncclcheck.probes.facts import Hop, HopState, PolicyRule, RefusingRoute, RouteKind, Shaper, Way
+from ncclcheck.probes.facts import Hop, HopState, KernelRoute, PolicyRule, RefusingRoute, RouteKind, Shaper
 from ncclcheck.probes.machine.net.netlink_messages import (
     ATTRIBUTE,
     DONE,
@@ -120,7 +120,7 @@ def shapers() -> list[Shaper]:
     return shaped[:_MOST]
 
 
-def way_to(address: str, source: str = "") -> Way:
+def way_to(address: str, source: str = "") -> KernelRoute:
     """What the kernel answers to `ip route get ADDRESS from SOURCE`; nothing is sent. Raises OSError.
 
     source: a policy rule may ask for it; connect(2) looks for a route twice, and the second time with its source.
@@ -130,7 +130,7 @@ def way_to(address: str, source: str = "") -> Way:
     except OSError as error:
         if error.errno not in _NO_WAY:
             raise
-        return Way(address=address, kind=_NO_WAY[error.errno], error=os.strerror(error.errno))
+        return KernelRoute(address=address, kind=_NO_WAY[error.errno], error=os.strerror(error.errno))
     try:
         body, matched = _route_to(address, source, _MATCHED)
     except OSError:  # before Linux 4.13
@@ -144,7 +144,7 @@ def way_to(address: str, source: str = "") -> Way:
         for index, gateway in _next_hops(matched) or [_next_hop(taken)]
     ]  # fmt: skip
     table = _number(matched, _RTA_TABLE, body[4])
-    return Way(
+    return KernelRoute(
         address=address,
         kind=_WAYS.get(kind[7], ""),
         source=_address(taken.get(_RTA_SOURCE)) or source,

@@ -58,7 +58,7 @@ _LOOPBACK, _INFINIBAND = 772, 32
 _TUNNEL_TYPES = {512, 768, 769, 776, 778, 823, 65534}  # PPP, IPIP, IP6TNL, SIT, GRE, IP6GRE, no link layer
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class InterfaceAnswer(Struct, frozen=True, kw_only=True):
     """What getifaddrs(3) and SIOCGIFMTU say of one interface. flags: up, running, loopback, ..."""
 
     name: str
@@ -69,7 +69,7 @@ class Told(Struct, frozen=True, kw_only=True):
 
 def probe(machine: Machine) -> Network:
     """Interfaces, also those without an address, routes, and what keeps packets from taking them."""
-    tolds = machine.ask("interfaces", list[Told], _tell)
+    tolds = machine.ask("interfaces", list[InterfaceAnswer], _tell)
     states = _states(machine)
     interfaces = (
         tolds if isinstance(tolds, Unread) else [_interface(machine, interface, states) for interface in tolds]
@@ -102,7 +102,7 @@ def _listed(listing: Callable[[], list[T]]) -> list[T] | Unread:
         return Unread("no_tool", f"rtnetlink: {error.strerror or error}")
 
 
-def _tell() -> list[Told]:
+def _tell() -> list[InterfaceAnswer]:
     """In the order in which the kernel lists links: that of getifaddrs(3) within each family of addresses.
 
     psutil's own order has the interfaces with IPv4 first: wrong for one that has IPv6 alone.
@@ -115,7 +115,7 @@ def _tell() -> list[Told]:
         stat = stats.get(_device(name))
         addresses = [_address(int(a.family), a.address, a.netmask) for a in listed.get(name, [])]
         interfaces.append(
-            Told(
+            InterfaceAnswer(
                 name=name,
                 flags=stat.flags.split(",") if stat else [],
                 mtu=stat.mtu if stat else 0,
@@ -140,7 +140,9 @@ def _address(family: int, address: str, netmask: str | None) -> Address | None:
     return None
 
 
-def _interface(machine: Machine, interface: Told, states: Mapping[tuple[str, str], _State]) -> Interface:
+def _interface(
+    machine: Machine, interface: InterfaceAnswer, states: Mapping[tuple[str, str], _State]
+) -> Interface:
     folder, ipv6 = f"{_SYS}/{_device(interface.name)}", f"{_IPV6}/{_device(interface.name)}"
     kind = _kind(machine, folder)
     driver = _last_part(machine.link(f"{folder}/device/driver"))

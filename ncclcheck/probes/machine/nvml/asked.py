@@ -30,7 +30,7 @@ class Trouble(Exception):
     """NVML cannot use this GPU at all."""
 
 
-class Asked:
+class AskedGpu:
     """One GPU, or NVML itself (`call` is what it is doing now), and what it has answered."""
 
     def __init__(self, nvml: Any, first: Mapping[str, Fact]) -> None:
@@ -39,12 +39,12 @@ class Asked:
         self.call = ""
         self.thread = threading.Thread()
 
-    def start(self, work: Callable[[Asked], None]) -> None:
+    def start(self, work: Callable[[AskedGpu], None]) -> None:
         """Do the work in a thread of its own; ctypes lets others run while NVML works."""
         self.thread = threading.Thread(target=self._guarded, args=(work,), daemon=True)
         self.thread.start()
 
-    def _guarded(self, work: Callable[[Asked], None]) -> None:
+    def _guarded(self, work: Callable[[AskedGpu], None]) -> None:
         try:
             work(self)
         except Trouble as trouble:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ncclcheck.probes.machine.nvml.asked import ABSENT, Asked, Fact, Trouble, unread, word
+from ncclcheck.probes.machine.nvml.asked import ABSENT, AskedGpu, Fact, Trouble, unread, word
 
 # NVML_NVLINK_MAX_LINKS of nvml.h (18 are used up to Blackwell); the first that is not supported ends the loop
 _MOST_LINKS = 36
@@ -31,7 +31,7 @@ _FABRIC = ("", "not_started", "in_progress", "completed")
 _HEALTH = ("", "healthy", "unhealthy", "limited_capacity")
 
 
-def card(asked: Asked, index: int, handles: list[Any]) -> None:
+def card(asked: AskedGpu, index: int, handles: list[Any]) -> None:
     """Ask all groups of facts about one GPU into asked.answers. Raises Trouble where NVML has no handle of it."""
     handle = handles[index]
     if isinstance(handle, str):
@@ -49,7 +49,7 @@ def card(asked: Asked, index: int, handles: list[Any]) -> None:
     facts["trouble"] = ""
 
 
-def _identity(a: Asked, gpu: Any) -> dict[str, Fact]:
+def _identity(a: AskedGpu, gpu: Any) -> dict[str, Fact]:
     return {
         "uuid": a.ask("nvmlDeviceGetUUID", gpu),
         "model": a.ask("nvmlDeviceGetName", gpu),
@@ -66,7 +66,7 @@ def _pci(bus_id: str | bytes) -> str:
     return f"{domain[-4:]}:{rest}"
 
 
-def _memory(a: Asked, gpu: Any) -> dict[str, Fact]:
+def _memory(a: AskedGpu, gpu: Any) -> dict[str, Fact]:
     info = a.ask(
         "nvmlDeviceGetMemoryInfo", gpu, getattr(a.nvml, "nvmlMemory_v2", None)
     )  # what is reserved is apart
@@ -88,7 +88,7 @@ def _processes(listed: list[Any]) -> list[Fact]:
     ]
 
 
-def _modes(a: Asked, gpu: Any) -> dict[str, Fact]:
+def _modes(a: AskedGpu, gpu: Any) -> dict[str, Fact]:
     mig = a.ask("nvmlDeviceGetMigMode", gpu, then=lambda modes: modes[0] == 1)
     return {
         "compute_mode": a.ask("nvmlDeviceGetComputeMode", gpu, then=lambda mode: word(_MODES, mode)),
@@ -100,7 +100,7 @@ def _modes(a: Asked, gpu: Any) -> dict[str, Fact]:
     }
 
 
-def _mig_instances(a: Asked, gpu: Any) -> Fact:
+def _mig_instances(a: AskedGpu, gpu: Any) -> Fact:
     most = a.ask("nvmlDeviceGetMaxMigDeviceCount", gpu)
     if isinstance(most, dict):
         return most
@@ -109,7 +109,7 @@ def _mig_instances(a: Asked, gpu: Any) -> Fact:
     return [name for name in names if isinstance(name, str)]
 
 
-def _errors(a: Asked, gpu: Any) -> dict[str, Fact]:
+def _errors(a: AskedGpu, gpu: Any) -> dict[str, Fact]:
     def count(kind: int, since: int) -> Fact:
         return a.ask("nvmlDeviceGetTotalEccErrors", gpu, kind, since)
 
@@ -145,7 +145,7 @@ def _spare(banks: Any) -> Fact:
     }
 
 
-def _sram(a: Asked, gpu: Any) -> Fact:
+def _sram(a: AskedGpu, gpu: Any) -> Fact:
     if not hasattr(a.nvml, "c_nvmlEccSramErrorStatus_v1_t"):
         return unread("absent", "this pynvml has no nvmlDeviceGetSramEccErrorStatus")
     status = a.nvml.c_nvmlEccSramErrorStatus_v1_t()
@@ -153,7 +153,7 @@ def _sram(a: Asked, gpu: Any) -> Fact:
     return a.ask("nvmlDeviceGetSramEccErrorStatus", gpu, pointer, then=lambda _: bool(status.bThresholdExceeded))
 
 
-def _retired(a: Asked, gpu: Any) -> Fact:
+def _retired(a: AskedGpu, gpu: Any) -> Fact:
     parts = [
         a.ask("nvmlDeviceGetRetiredPages", gpu, 0, then=len),
         a.ask("nvmlDeviceGetRetiredPages", gpu, 1, then=len),
@@ -163,7 +163,7 @@ def _retired(a: Asked, gpu: Any) -> Fact:
     return unseen or {"type": "retired_pages", "single_bit": parts[0], "double_bit": parts[1], "pending": parts[2]}
 
 
-def _speed(a: Asked, gpu: Any) -> dict[str, Fact]:
+def _speed(a: AskedGpu, gpu: Any) -> dict[str, Fact]:
     def watts(milliwatts: int) -> float:
         return milliwatts / 1000
 
@@ -187,7 +187,7 @@ def _speed(a: Asked, gpu: Any) -> dict[str, Fact]:
     }
 
 
-def _pcie(a: Asked, gpu: Any) -> dict[str, Fact]:
+def _pcie(a: AskedGpu, gpu: Any) -> dict[str, Fact]:
     return {
         "pcie_gen": a.ask("nvmlDeviceGetCurrPcieLinkGeneration", gpu),
         "pcie_gen_max": a.ask("nvmlDeviceGetMaxPcieLinkGeneration", gpu),
@@ -198,7 +198,7 @@ def _pcie(a: Asked, gpu: Any) -> dict[str, Fact]:
     }
 
 
-def _nvlinks(a: Asked, gpu: Any) -> Fact:
+def _nvlinks(a: AskedGpu, gpu: Any) -> Fact:
     states: list[int] = []
     for link in range(_MOST_LINKS):
         state = a.ask("nvmlDeviceGetNvLinkState", gpu, link)
@@ -219,7 +219,7 @@ def _nvlinks(a: Asked, gpu: Any) -> Fact:
     }
 
 
-def _link_errors(a: Asked, gpu: Any, counter: int, links: list[int]) -> Fact:
+def _link_errors(a: AskedGpu, gpu: Any, counter: int, links: list[int]) -> Fact:
     """The sum over links, or why one of them could not be read."""
     total = 0
     for link in links:
@@ -230,7 +230,7 @@ def _link_errors(a: Asked, gpu: Any, counter: int, links: list[int]) -> Fact:
     return total
 
 
-def _fabric(a: Asked, gpu: Any) -> Fact:
+def _fabric(a: AskedGpu, gpu: Any) -> Fact:
     if hasattr(a.nvml, "c_nvmlGpuFabricInfo_v3_t"):
         info, name = a.nvml.c_nvmlGpuFabricInfo_v3_t(), "nvmlDeviceGetGpuFabricInfoV"
         done = a.ask(name, gpu, a.nvml.byref(info))
@@ -254,7 +254,7 @@ def _registered(info: Any, health: Fact) -> Fact:
     }  # fmt: skip
 
 
-def _field(a: Asked, gpu: Any, number: int, then: Callable[[Any], Fact]) -> Fact:
+def _field(a: AskedGpu, gpu: Any, number: int, then: Callable[[Any], Fact]) -> Fact:
     """One value of nvmlDeviceGetFieldValues, which has a return code of its own."""
 
     def value(values: Any) -> Fact:
@@ -265,7 +265,7 @@ def _field(a: Asked, gpu: Any, number: int, then: Callable[[Any], Fact]) -> Fact
     return a.ask("nvmlDeviceGetFieldValues", gpu, [number], then=value)
 
 
-def _peer(a: Asked, gpu: Any, number: int, other: Any) -> Fact:
+def _peer(a: AskedGpu, gpu: Any, number: int, other: Any) -> Fact:
     return {
         "name": f"GPU {number}",
         "path": a.ask(

@@ -12,11 +12,11 @@ import sys
 import time
 from typing import Any
 
-from ncclcheck.probes.machine.nvml.asked import Asked, unread
+from ncclcheck.probes.machine.nvml.asked import AskedGpu, unread
 from ncclcheck.probes.machine.nvml.card import card
 
 
-def opening(asked: Asked) -> None:
+def opening(asked: AskedGpu) -> None:
     """Initialise, and get a handle of each GPU, or what NVML says instead."""
     nvml = asked.nvml
     asked.call = "nvmlInit"
@@ -45,13 +45,13 @@ def main() -> None:
     until = time.monotonic() + float(sys.argv[-1])
     import pynvml  # noqa: PLC0415 - its folder is only known now
 
-    first = Asked(pynvml, {})
+    first = AskedGpu(pynvml, {})
     first.start(opening)
     if not first.wait(until):
         print(json.dumps({"hung": first.call}), flush=True)
         os._exit(0)
     handles = first.answers.pop("handles", [])
-    cards = [Asked(pynvml, {"name": f"GPU {index}", "index": index}) for index in range(len(handles))]
+    cards = [AskedGpu(pynvml, {"name": f"GPU {index}", "index": index}) for index in range(len(handles))]
     for index, query in enumerate(cards):
         query.start(lambda asked, index=index: card(asked, index, handles))  # type: ignore[misc]
     for query in cards:

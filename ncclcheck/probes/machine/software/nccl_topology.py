@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator, Mapping
 from xml.etree import ElementTree
 
-from ncclcheck.probes.facts import Link, PciDevice, Unread
+from ncclcheck.probes.facts import PciDevice, PcieLink, Unread
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.devices import pci
 
@@ -62,9 +62,9 @@ def _number(text: str) -> int | Unread:
     return int(text) if re.fullmatch(r"-?\d{1,5}", text, re.ASCII) else Unread("absent", "no numaid")
 
 
-def _link(element: ElementTree.Element) -> Link | Unread:
+def _link(element: ElementTree.Element) -> PcieLink | Unread:
     speed = _GT_S.match(element.get("link_speed", ""))
     width = element.get("link_width", "")
     if speed is None or not re.fullmatch(r"\d{1,2}", width, re.ASCII):
         return Unread("absent", "the topology file has no speed or width")
-    return Link(gts=float(speed[1]), width=int(width), most_gts=float(speed[1]), most_width=int(width))
+    return PcieLink(gts=float(speed[1]), width=int(width), most_gts=float(speed[1]), most_width=int(width))

@@ -13,7 +13,7 @@ from ncclcheck.probes.script import conditions, names
 from ncclcheck.probes.script.running import library
 from ncclcheck.probes.script.running.expressions import Expressions
 from ncclcheck.probes.script.running.made import loader_fields
-from ncclcheck.probes.script.running.recording import Left
+from ncclcheck.probes.script.running.recording import LeftBlock
 from ncclcheck.probes.script.running.values import (
     AGREED,
     BY_RANK,
@@ -22,10 +22,10 @@ from ncclcheck.probes.script.running.values import (
     ORDERED,
     SHARE,
     SOME,
-    Frame,
+    AbstractValue,
+    CallFrame,
     Function,
     Thing,
-    Value,
     carried,
     constant,
     join,
@@ -38,15 +38,15 @@ _AGAIN = 3  # times that one function is followed with other arguments
 _MOST_WAYS = 4  # functions that one call may lead to
 
 
-class Way(NamedTuple):
+class Callee(NamedTuple):
     """A function or class that a call may lead to. me: what it is a method of. given, named: what it is given
     besides, by `partial`. by_rank: the rank says which one it is.
     """
 
     name: str
-    me: Value | None = None
-    given: tuple[Value, ...] = ()
-    named: Mapping[str, Value] = MappingProxyType({})
+    me: AbstractValue | None = None
+    given: tuple[AbstractValue, ...] = ()
+    named: Mapping[str, AbstractValue] = MappingProxyType({})
     raw: bool = False
     by_rank: bool = False
 
@@ -54,7 +54,7 @@ class Way(NamedTuple):
 class Calling(Expressions):
     """A rank that calls functions."""
 
-    def called_with(self, node: ast.Call, frame: Frame) -> Value:
+    def called_with(self, node: ast.Call, frame: CallFrame) -> AbstractValue:
         target, self.target = self.target, ""
         on = self.value(node.func.value, frame) if isinstance(node.func, ast.Attribute) else NOTHING
         given, named = self._given(node, frame)
@@ -87,19 +87,25 @@ class Calling(Expressions):
         self.target = ""
         return value.with_(*self._handed_on(node, given))
 
-    def _in_words(self, value: Value) -> Value:
+    def _in_words(self, value: AbstractValue) -> AbstractValue:
         """A number that is known, as a tag; that of an attribute is known where it is given once only."""
         return value.with_(f"={value.symbol}") if value.symbol.lstrip("-").isdecimal() else value
 
-    def _tell_forward(self, node: ast.Call, frame: Frame) -> None:
+    def _tell_forward(self, node: ast.Call, frame: CallFrame) -> None:
         """The forward pass of a model that is in a wrapper, whatever it is called."""
         model = self._held_value(node, frame)
         if model is not None and (model.of("ddp") or model.of("fsdp")):
             self.add("forward", node.lineno, {}, [], on=text(node.func), made=model)
 
     def _own(
-        self, node: ast.Call, name: str, on: Value, given: list[Value], named: dict[str, Value], frame: Frame
-    ) -> Value | None:
+        self,
+        node: ast.Call,
+        name: str,
+        on: AbstractValue,
+        given: list[AbstractValue],
+        named: dict[str, AbstractValue],
+        frame: CallFrame,
+    ) -> AbstractValue | None:
         """A function, a method or a class of the script; None where it is none."""
         ways = [way for way in self._called(node, name, on, frame) if way.name in self.classes | self.functions]
         by_rank = any(way.by_rank for way in ways)
@@ -112,8 +118,13 @@ class Calling(Expressions):
         return join(values) if values else None
 
     def _one_way(
-        self, way: Way, node: ast.Call, given: list[Value], named: dict[str, Value], frame: Frame
-    ) -> Value:
+        self,
+        way: Callee,
+        node: ast.Call,
+        given: list[AbstractValue],
+        named: dict[str, AbstractValue],
+        frame: CallFrame,
+    ) -> AbstractValue:
         if way.name in self.classes:
             return self.build(way.name, node, given, named)
         statement = self.statement
@@ -123,16 +134,16 @@ class Calling(Expressions):
         self._reduced_in(way.name, node, way.me is not None, frame)
         return value.with_(*self.forward_of(node, frame))
 
-    def _given(self, node: ast.Call, frame: Frame) -> tuple[list[Value], dict[str, Value]]:
+    def _given(self, node: ast.Call, frame: CallFrame) -> tuple[list[AbstractValue], dict[str, AbstractValue]]:
         """What a call is given; lists and tables that are unpacked there are, where their parts are known."""
-        given: list[Value] = []
+        given: list[AbstractValue] = []
         for argument in node.args:
             value = self.value(argument, frame)
             if isinstance(argument, ast.Starred) and value.items is not None:
                 given += value.items
             else:
                 given.append(value)
-        named: dict[str, Value] = {}
+        named: dict[str, AbstractValue] = {}
         for key in node.keywords:
             value = self.value(key.value, frame)
             table = self.table(value) if key.arg is None else None
@@ -142,7 +153,7 @@ class Calling(Expressions):
                 named[key.arg or ""] = value
         return given, named
 
-    def _spelled_out(self, node: ast.Call, frame: Frame) -> ast.Call:
+    def _spelled_out(self, node: ast.Call, frame: CallFrame) -> ast.Call:
         """The call with `**kwargs` as the arguments that they are, as they were written elsewhere."""
         if all(argument.arg is not None for argument in node.keywords):
             return node
@@ -162,8 +173,13 @@ class Calling(Expressions):
         return ast.copy_location(ast.Call(node.func, node.args, keywords), node)
 
     def _completed(
-        self, node: ast.Call, name: str, given: list[Value], named: dict[str, Value], frame: Frame
-    ) -> tuple[ast.Call, str, list[Value], dict[str, Value]]:
+        self,
+        node: ast.Call,
+        name: str,
+        given: list[AbstractValue],
+        named: dict[str, AbstractValue],
+        frame: CallFrame,
+    ) -> tuple[ast.Call, str, list[AbstractValue], dict[str, AbstractValue]]:
         """A call of `partial(DataLoader, shuffle=True)`, with what it was given there."""
         partial = self._held_value(node, frame)
         things = partial.of("partial") if partial is not None else []
@@ -179,13 +195,13 @@ class Calling(Expressions):
         given = [*(thing.fields[key] for key in before), *given]
         return ast.copy_location(whole, node), meant, given, {**more, **named}
 
-    def _held_value(self, node: ast.Call, frame: Frame) -> Value | None:
+    def _held_value(self, node: ast.Call, frame: CallFrame) -> AbstractValue | None:
         """What the variable or attribute holds that is called."""
         if isinstance(node.func, ast.Name):
             return frame.look(node.func.id)
         return self._held_in(node.func, frame) if isinstance(node.func, ast.Attribute) else None
 
-    def _library_name(self, node: ast.Call, name: str, frame: Frame) -> str:
+    def _library_name(self, node: ast.Call, name: str, frame: CallFrame) -> str:
         """What a variable that holds a function of a library calls: `sync = dist.all_reduce`."""
         if ":" in name or name.startswith("torch."):
             return name
@@ -193,7 +209,7 @@ class Calling(Expressions):
         functions = [tag.removeprefix("lib:") for tag in called.tags if tag.startswith("lib:")] if called else []
         return functions[0] if len(functions) == 1 else name
 
-    def _handed_on(self, node: ast.Call, given: list[Value]) -> list[str]:
+    def _handed_on(self, node: ast.Call, given: list[AbstractValue]) -> list[str]:
         """For what is given a model to call it: whether that is its wrapper, or the model inside."""
         via = [f"via:{tag}" for value in given for tag in value.of("ddp")]
         inner = [value for at, value in zip(node.args, given, strict=False) if text(at).endswith(".module")]
@@ -201,7 +217,7 @@ class Calling(Expressions):
                 for part in inner if part.objects and {*part.objects} <= thing.fields["module"].tags]  # fmt: skip
         return via or past
 
-    def forward_of(self, node: ast.Call, frame: Frame) -> list[str]:
+    def forward_of(self, node: ast.Call, frame: CallFrame) -> list[str]:
         """For the forward pass of a model: whether it goes through its wrapper, or past it."""
         if not isinstance(node.func, ast.Name | ast.Attribute):
             return []
@@ -215,7 +231,7 @@ class Calling(Expressions):
         past = [f"past:{wrapper}" for wrapper, inner in wrappers.items() if objects and objects <= inner]
         return via or past
 
-    def _held_in(self, node: ast.Attribute, frame: Frame) -> Value:
+    def _held_in(self, node: ast.Attribute, frame: CallFrame) -> AbstractValue:
         """What an attribute holds, where an object has it; a method is none."""
         on = self.value(node.value, frame)
         values = [self.things[thing].fields.get(node.attr, NOTHING) for thing in on.objects]
@@ -223,16 +239,16 @@ class Calling(Expressions):
             return self._attribute(node, frame)
         return join(values)
 
-    def _called(self, node: ast.Call, name: str, on: Value, frame: Frame) -> list[Way]:
+    def _called(self, node: ast.Call, name: str, on: AbstractValue, frame: CallFrame) -> list[Callee]:
         """What of the script's own a call may lead to."""
         attr = node.func.attr if isinstance(node.func, ast.Attribute) else ""
-        ways: list[Way] = []
+        ways: list[Callee] = []
         for part in on.objects if attr else []:
             thing = self.things[part]
             if attr in thing.fields:
                 ways += self._held(thing.fields[attr])
             elif method := self.method(thing.cls, attr):
-                ways.append(Way(method, Value(frozenset({part}))))
+                ways.append(Callee(method, AbstractValue(frozenset({part}))))
         if ways:
             return ways
         if isinstance(node.func, ast.Call | ast.Subscript | ast.IfExp | ast.Lambda):
@@ -247,7 +263,7 @@ class Calling(Expressions):
                 self.built.append(mine[0])
             for base in self.bases(frame.owner):
                 if method := self.method(base, attr):
-                    return [Way(method, frame.variables["self"])]
+                    return [Callee(method, frame.variables["self"])]
             return []
         variable = frame.look(node.func.id) if isinstance(node.func, ast.Name) else None
         if variable is not None:
@@ -255,19 +271,19 @@ class Calling(Expressions):
         full = name if ":" in name else ""
         if full in self.functions and self.functions[full].owner and attr:
             me = frame.variables.get("self") if text(node.func).startswith("self.") else NOTHING
-            return [Way(full, me if me is not None else NOTHING)]
-        return [Way(full)]
+            return [Callee(full, me if me is not None else NOTHING)]
+        return [Callee(full)]
 
-    def _held(self, value: Value) -> list[Way]:
+    def _held(self, value: AbstractValue) -> list[Callee]:
         """What a variable that holds a function, a class or a model calls."""
         ways = []
         for tag in sorted(value.tags):
             kind, _, full = tag.partition(":")
             if kind in ("fn", "raw", "class"):
                 function = self.functions.get(full) if kind == "fn" else None
-                bound = Value(frozenset(tag[3:] for tag in value.tags if tag.startswith("me:")))
+                bound = AbstractValue(frozenset(tag[3:] for tag in value.tags if tag.startswith("me:")))
                 me = bound if function and function.owner and function.parameters[:1] == ["self"] else None
-                ways.append(Way(full, me, raw=kind == "raw", by_rank=SOME in value.tags))
+                ways.append(Callee(full, me, raw=kind == "raw", by_rank=SOME in value.tags))
         for part in [] if ways else value.objects:
             thing = self.things[part]
             if thing.kind == "partial":
@@ -280,12 +296,14 @@ class Calling(Expressions):
             for module in modules:
                 cls = self.things[module].cls
                 if method := self.method(cls, "forward") or self.method(cls, "__call__"):
-                    ways.append(Way(method, Value(frozenset({module}))))
+                    ways.append(Callee(method, AbstractValue(frozenset({module}))))
         return ways
 
-    def build(self, cls: str, node: ast.Call, given: list[Value], named: dict[str, Value]) -> Value:
+    def build(
+        self, cls: str, node: ast.Call, given: list[AbstractValue], named: dict[str, AbstractValue]
+    ) -> AbstractValue:
         made = self.make(library.kind_of(self, cls), node, cls)
-        me = Value(frozenset({made}))
+        me = AbstractValue(frozenset({made}))
         own = self.class_fields(cls)
         self.things[made].fields = {**own, **self.things[made].fields}
         if init := self.method(cls, "__init__"):
@@ -298,7 +316,7 @@ class Calling(Expressions):
             return me.with_(*({BY_RANK, SHARE, ORDERED} & carried(*given, *named.values())))
         return me
 
-    def _reduced_in(self, called: str, node: ast.Call, bound: bool, frame: Frame) -> None:
+    def _reduced_in(self, called: str, node: ast.Call, bound: bool, frame: CallFrame) -> None:
         """Tensors that the function has summed in place are so in the caller."""
         done = self.known.get((called,))
         if not done or not done[2]:
@@ -313,7 +331,7 @@ class Calling(Expressions):
         source = self.sources.get(name)
         if source is None or source.tree is None or name in self.modules:
             return
-        self.modules[name] = Frame(name, "")
+        self.modules[name] = CallFrame(name, "")
         outer = self.guards, self.loops, self.statement, self.target
         self.guards, self.loops = [], []
         self.stack.append(f"{name}:")
@@ -327,12 +345,12 @@ class Calling(Expressions):
     def call(
         self,
         name: str,
-        given: Sequence[Value],
-        named: Mapping[str, Value],
-        me: Value | None = None,
+        given: Sequence[AbstractValue],
+        named: Mapping[str, AbstractValue],
+        me: AbstractValue | None = None,
         *,
         raw: bool = False,
-    ) -> Value:
+    ) -> AbstractValue:
         """A function of the script with these arguments; followed anew where they are new.
 
         raw: what it is without the script's own decorators, which is what these call.
@@ -347,7 +365,7 @@ class Calling(Expressions):
             return value
         return self._followed(name, "", given, named, me)
 
-    def _decorated(self, name: str) -> tuple[str, Frame] | None:
+    def _decorated(self, name: str) -> tuple[str, CallFrame] | None:
         """The function of the script that its own decorator puts in its place, and what that knows."""
         if name in self.decorated:
             return self.decorated[name]
@@ -358,14 +376,14 @@ class Calling(Expressions):
             full = names.resolved(text(called), "", self.every[function.file], self.every)
             if full not in self.functions or conditions.of_one_rank(text(called).rpartition(".")[2]):
                 continue
-            home = self._around(function) or Frame(function.file, "")
-            decorator = Value(frozenset({f"fn:{full}"}))
+            home = self._around(function) or CallFrame(function.file, "")
+            decorator = AbstractValue(frozenset({f"fn:{full}"}))
             if isinstance(node, ast.Call):
                 decorator = self.call(full, *self._given(node, home))
             for way in self._held(decorator)[:1]:
                 if way.name in self.functions:
                     made = self._held(
-                        self._followed(way.name, name, [Value(frozenset({f"raw:{name}"}))], {}, None)
+                        self._followed(way.name, name, [AbstractValue(frozenset({f"raw:{name}"}))], {}, None)
                     )
                     inner = next((w.name for w in made if w.name in self.functions and w.name != name), "")
                     if around := self.closures.get(inner.rpartition(".")[0]):
@@ -373,13 +391,18 @@ class Calling(Expressions):
         return self.decorated[name]
 
     def _followed(
-        self, name: str, by: str, given: Sequence[Value], named: Mapping[str, Value], me: Value | None
-    ) -> Value:
+        self,
+        name: str,
+        by: str,
+        given: Sequence[AbstractValue],
+        named: Mapping[str, AbstractValue],
+        me: AbstractValue | None,
+    ) -> AbstractValue:
         """by: the function that it is called in place of."""
         function = self.functions[name]
         if name in self.stack or len(self.stack) >= _DEEP:
-            return Value(carried(*given, *named.values()))
-        frame = Frame(function.file, name.partition(":")[2], function.owner, around=self._around(function))
+            return AbstractValue(carried(*given, *named.values()))
+        frame = CallFrame(function.file, name.partition(":")[2], function.owner, around=self._around(function))
         bound = me is not None and not any(text(node) == "staticmethod" for node in function.node.decorator_list)
         self._arguments(function, frame, [me, *given] if bound and me is not None else given, named)
         key = (name, by, *sorted(frame.variables.items()), *self._fields(me), self.still > 0)
@@ -395,7 +418,7 @@ class Calling(Expressions):
             self.trace += [self._under(call) for call in calls if not self._never(call)]
         return value
 
-    def _body(self, function: Function, frame: Frame) -> tuple[Value, list[Call]]:
+    def _body(self, function: Function, frame: CallFrame) -> tuple[AbstractValue, list[Call]]:
         """What it gives, and what is done in it, under its own conditions and loops only."""
         outer = self.trace, self.guards, self.loops, self.statement, self.target, self.still
         self.trace, self.guards, self.loops, self.target = [], [], [], ""
@@ -409,7 +432,7 @@ class Calling(Expressions):
         self.stack.append(function.name)
         try:
             self.block(function.node.body, frame)
-        except Left:
+        except LeftBlock:
             pass
         finally:
             self.stack.pop()
@@ -423,7 +446,7 @@ class Calling(Expressions):
         )
         return value.with_(SOME, MAY_LACK) if differs else value, calls
 
-    def _around(self, function: Function) -> Frame | None:
+    def _around(self, function: Function) -> CallFrame | None:
         outer = function.name.rpartition(".")[0]
         if outer in self.functions and outer in self.closures:
             return self.closures[outer]
@@ -431,7 +454,11 @@ class Calling(Expressions):
         return self.modules.get(function.file)
 
     def _arguments(
-        self, function: Function, frame: Frame, given: Sequence[Value], named: Mapping[str, Value]
+        self,
+        function: Function,
+        frame: CallFrame,
+        given: Sequence[AbstractValue],
+        named: Mapping[str, AbstractValue],
     ) -> None:
         arguments = function.node.args
         parameters = function.parameters
@@ -445,19 +472,19 @@ class Calling(Expressions):
         known = {*parameters, *(argument.arg for argument in arguments.kwonlyargs)}
         variables |= {name: value for name, value in named.items() if name in known}
         if arguments.vararg is not None:
-            variables[arguments.vararg.arg] = Value(items=tuple(given[len(parameters) :]))
+            variables[arguments.vararg.arg] = AbstractValue(items=tuple(given[len(parameters) :]))
         if arguments.kwarg is not None:
             more = {f"[{name!r}]": value for name, value in named.items() if name and name not in known}
             thing = f"dict@{function.file}:{function.node.lineno}.0"
             self.things[thing] = Thing("dict", fields=more)
-            variables[arguments.kwarg.arg] = Value(frozenset({thing}) | carried(*more.values()))
+            variables[arguments.kwarg.arg] = AbstractValue(frozenset({thing}) | carried(*more.values()))
         for name in parameters:
-            variables.setdefault(name, Value(symbol=f"{function.name}.{name}"))
+            variables.setdefault(name, AbstractValue(symbol=f"{function.name}.{name}"))
 
-    def _default(self, node: ast.expr) -> Value:
+    def _default(self, node: ast.expr) -> AbstractValue:
         return constant(node.value) if isinstance(node, ast.Constant) else NOTHING
 
-    def _fields(self, me: Value | None) -> list[object]:
+    def _fields(self, me: AbstractValue | None) -> list[object]:
         """What an object holds, as far as it decides what its methods do."""
         if me is None:
             return []

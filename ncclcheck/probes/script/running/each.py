@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from ncclcheck.probes.facts.script import Guard
-from ncclcheck.probes.script.running.values import LOCAL, RANK, Value
+from ncclcheck.probes.script.running.values import LOCAL, RANK, AbstractValue
 
 Each = tuple[object, ...]
 
@@ -48,7 +48,7 @@ def _literal(symbol: str) -> Each | None:
     return (ast.literal_eval(symbol),) * len(RANKS)
 
 
-def of(value: Value) -> Each | None:
+def of(value: AbstractValue) -> Each | None:
     """On each rank; None where it is not known."""
     if value.each is not None:
         return value.each
@@ -65,7 +65,7 @@ def differs(each: Each | None) -> bool:
     return any(one != known[0] for one in known)
 
 
-def with_each(value: Value, each: Each | None) -> Value:
+def with_each(value: AbstractValue, each: Each | None) -> AbstractValue:
     """The value, as it is on each rank; one that is the same on all is its symbol."""
     if each is None:
         return value
@@ -75,7 +75,7 @@ def with_each(value: Value, each: Each | None) -> Value:
     return value._replace(each=each)
 
 
-def summed(op: ast.operator, left: Value, right: Value) -> Each | None:
+def summed(op: ast.operator, left: AbstractValue, right: AbstractValue) -> Each | None:
     """Two numbers, or texts, made one; a rank divided by a number tells of nodes, whose size is not known."""
     act, one, other = _NUMBERS.get(type(op)), of(left), of(right)
     if act is None or one is None or other is None:
@@ -95,7 +95,7 @@ def _texts(each: Each) -> Each:
     return tuple(one if one is UNKNOWN else str(one) for one in each)
 
 
-def compared(ops: Sequence[ast.cmpop], sides: Sequence[Value]) -> Each | None:
+def compared(ops: Sequence[ast.cmpop], sides: Sequence[AbstractValue]) -> Each | None:
     """A test with one operator; None where it holds on all four ranks or none, for there may be more of them."""
     if len(ops) != 1:
         return None
@@ -108,7 +108,7 @@ def compared(ops: Sequence[ast.cmpop], sides: Sequence[Value]) -> Each | None:
     return made if differs(made) or not (differs(one) or differs(other)) else None
 
 
-def _several(value: Value) -> Each | None:
+def _several(value: AbstractValue) -> Each | None:
     """`(0, -1)`, as a test asks of it."""
     parts = [of(item) for item in value.items] if value.items is not None else [None]
     if any(part is None or differs(part) for part in parts):
@@ -116,7 +116,7 @@ def _several(value: Value) -> Each | None:
     return (tuple(part[0] for part in parts if part),) * len(RANKS)
 
 
-def holds_on_all(op: ast.cmpop, sides: Sequence[Value]) -> bool:
+def holds_on_all(op: ast.cmpop, sides: Sequence[AbstractValue]) -> bool:
     """`rank <= 100`: a bound that no rank of the job is meant to reach."""
     one, bound = of(sides[0]), of(sides[1])
     if one is None or bound is None or not differs(one) or differs(bound):
@@ -125,7 +125,7 @@ def holds_on_all(op: ast.cmpop, sides: Sequence[Value]) -> bool:
     return isinstance(op, ast.Lt | ast.LtE) and isinstance(number, int) and number >= _ANY_RANK
 
 
-def all_of(parts: Sequence[Value], every: bool) -> Each | None:
+def all_of(parts: Sequence[AbstractValue], every: bool) -> Each | None:
     """`a and b`, or `a or b`: where one part decides, others need not be known."""
     known = [of(part) for part in parts]
     if not any(differs(each) for each in known):
@@ -138,24 +138,24 @@ def all_of(parts: Sequence[Value], every: bool) -> Each | None:
     return tuple(made)
 
 
-def negated(value: Value, op: ast.unaryop) -> Each | None:
+def negated(value: AbstractValue, op: ast.unaryop) -> Each | None:
     """`not rank`, `-1`."""
     acts = {ast.Not: operator.not_, ast.USub: operator.neg}
     act = acts.get(type(op))
     return _by_rank(act, [of(value)]) if act is not None else None
 
 
-def text_of(parts: Sequence[Value]) -> Each | None:
+def text_of(parts: Sequence[AbstractValue]) -> Each | None:
     """A text that is made of these."""
     return _by_rank(lambda *given: "".join(map(str, given)), [of(part) for part in parts])
 
 
-def device_of(parts: Sequence[Value]) -> Each | None:
+def device_of(parts: Sequence[AbstractValue]) -> Each | None:
     """`torch.device("cuda", local_rank)`."""
     return _by_rank(lambda kind, number, *_: f"{kind}:{number}", [of(part) for part in parts])
 
 
-def formatted(form: Value, parts: Sequence[Value]) -> Each | None:
+def formatted(form: AbstractValue, parts: Sequence[AbstractValue]) -> Each | None:
     """`"cuda:{}".format(rank)`, with nothing between the braces."""
     forms = of(form)
     if forms is None or not isinstance(forms[0], str) or re.search(r"\{[^}]", forms[0]):
@@ -163,12 +163,12 @@ def formatted(form: Value, parts: Sequence[Value]) -> Each | None:
     return _by_rank(lambda text, *given: text.format(*given), [forms, *(of(part) for part in parts)])
 
 
-def as_(kind: Callable[[object], object], value: Value) -> Each | None:
+def as_(kind: Callable[[object], object], value: AbstractValue) -> Each | None:
     """`int(value)`, `str(value)`."""
     return _by_rank(kind, [of(value)])
 
 
-def chosen(test: Each | None, yes: Value, no: Value) -> Each | None:
+def chosen(test: Each | None, yes: AbstractValue, no: AbstractValue) -> Each | None:
     """`a if rank == 0 else b`."""
     one, other = of(yes), of(no)
     if test is None or one is None or other is None or UNKNOWN in test:

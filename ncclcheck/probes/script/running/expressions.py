@@ -25,9 +25,9 @@ from ncclcheck.probes.script.running.values import (
     SHARE,
     SOME,
     SUMMED,
-    Frame,
+    AbstractValue,
+    CallFrame,
     Function,
-    Value,
     carried,
     constant,
     join,
@@ -42,7 +42,7 @@ _TEXT_KEY = re.compile(r"\[(['\"])[^'\"\\\\]*\1\]")
 class Expressions(Recording):
     """A rank that works out values."""
 
-    def table(self, value: Value) -> dict[str, Value] | None:
+    def table(self, value: AbstractValue) -> dict[str, AbstractValue] | None:
         """The entries of one table whose keys are texts; None where it is not known."""
         tables = value.of("dict")
         if len(tables) != 1:
@@ -51,7 +51,7 @@ class Expressions(Recording):
         keys = {key: ast.literal_eval(key[1:-1]) for key in fields if _TEXT_KEY.fullmatch(key)}
         return {keys[key]: fields[key] for key in keys} if len(keys) == len(fields) else None
 
-    def value(self, node: ast.expr, frame: Frame) -> Value:
+    def value(self, node: ast.expr, frame: CallFrame) -> AbstractValue:
         """What an expression gives."""
         kind = type(node)
         if kind is ast.Constant:
@@ -65,7 +65,7 @@ class Expressions(Recording):
         match node:
             case ast.Tuple() | ast.List():
                 items = tuple(self.value(node, frame) for node in node.elts)
-                return Value(symbol=symbol("list", *items) if items else "", items=items)
+                return AbstractValue(symbol=symbol("list", *items) if items else "", items=items)
             case ast.Starred() | ast.Await():
                 return self.value(node.value, frame)
             case ast.IfExp():
@@ -78,25 +78,29 @@ class Expressions(Recording):
                 kept = {tag for operand in values for tag in operand.tags if "@" in tag}
                 kept |= {FIRST} if any(first) and (isinstance(node.op, ast.And) or all(first)) else set()
                 return each.with_each(
-                    Value(carried(*values) | kept), each.all_of(values, isinstance(node.op, ast.And))
+                    AbstractValue(carried(*values) | kept), each.all_of(values, isinstance(node.op, ast.And))
                 )
             case ast.UnaryOp():
                 inner = self.value(node.operand, frame)
-                value = Value(carried(inner) | (inner.tags & {FIRST}), symbol(type(node.op).__name__, inner))
+                value = AbstractValue(
+                    carried(inner) | (inner.tags & {FIRST}), symbol(type(node.op).__name__, inner)
+                )
                 return each.with_each(value, each.negated(inner, node.op))
             case ast.BinOp():
                 left, right = self.value(node.left, frame), self.value(node.right, frame)
                 made = each.summed(node.op, left, right)
                 if isinstance(node.op, ast.Mod) and RANK in left.tags:
-                    return each.with_each(Value((carried(left, right) - {BY_RANK}) | {LOCAL}), made)
+                    return each.with_each(AbstractValue((carried(left, right) - {BY_RANK}) | {LOCAL}), made)
                 value = self._combined(node.op, left, right, self._joined(node.op, left, right))
                 return each.with_each(value, made)
             case ast.JoinedStr():
                 parts = [self.value(node, frame) for node in node.values]
-                return each.with_each(Value(carried(*parts), symbol("text", *parts)), each.text_of(parts))
+                return each.with_each(AbstractValue(carried(*parts), symbol("text", *parts)), each.text_of(parts))
             case ast.FormattedValue():
                 value = self.value(node.value, frame)
-                return value if node.format_spec is None else Value(carried(value), symbol("format", value))
+                return (
+                    value if node.format_spec is None else AbstractValue(carried(value), symbol("format", value))
+                )
             case ast.Subscript():
                 return self._subscript(node, frame)
             case ast.Dict():
@@ -117,9 +121,9 @@ class Expressions(Recording):
                 parts = [
                     self.value(node, frame) for node in ast.iter_child_nodes(node) if isinstance(node, ast.expr)
                 ]
-                return Value(carried(*parts))
+                return AbstractValue(carried(*parts))
 
-    def _combined(self, op: ast.operator, left: Value, right: Value, name: str) -> Value:
+    def _combined(self, op: ast.operator, left: AbstractValue, right: AbstractValue, name: str) -> AbstractValue:
         """What two numbers make; divided, a sum is none any more, and what is a rank's own is an average."""
         tags = carried(left, right)
         if ON_CPU in left.tags | right.tags and all(
@@ -130,21 +134,21 @@ class Expressions(Recording):
             tags -= {SUMMED}
         if isinstance(op, ast.Div) and OWN in left.tags:
             tags |= {MEAN}
-        return Value(tags, name)
+        return AbstractValue(tags, name)
 
-    def _joined(self, op: ast.operator, left: Value, right: Value) -> str:
+    def _joined(self, op: ast.operator, left: AbstractValue, right: AbstractValue) -> str:
         return symbol("path" if isinstance(op, ast.Div) else type(op).__name__, left, right)
 
-    def _name(self, name: str, frame: Frame) -> Value:
+    def _name(self, name: str, frame: CallFrame) -> AbstractValue:
         variable = frame.look(name)
         if variable is not None:
             return variable
         meaning = names.resolved(name, "", self.every[frame.file], self.every)
         if ":" in meaning:
             if meaning in self.functions:
-                return Value(frozenset({f"fn:{meaning}"}))
+                return AbstractValue(frozenset({f"fn:{meaning}"}))
             if meaning in self.classes:
-                return Value(frozenset({f"class:{meaning}"}))
+                return AbstractValue(frozenset({f"class:{meaning}"}))
             file, _, inner = meaning.partition(":")
             home = self.modules.get(file)
             if home and inner in home.variables:
@@ -152,11 +156,13 @@ class Expressions(Recording):
         if hasattr(builtins, name):
             return NOTHING
         if meaning.startswith("torch.distributed."):
-            return Value(frozenset({f"lib:{meaning}"}), meaning)
+            return AbstractValue(frozenset({f"lib:{meaning}"}), meaning)
         guessed = library.by_name(name)  # nothing gives it a value: which one it is on each rank is not known
-        return Value(guessed, name if meaning == name else meaning, each=each.NOT_KNOWN if guessed else None)
+        return AbstractValue(
+            guessed, name if meaning == name else meaning, each=each.NOT_KNOWN if guessed else None
+        )
 
-    def _attribute(self, node: ast.Attribute, frame: Frame) -> Value:
+    def _attribute(self, node: ast.Attribute, frame: CallFrame) -> AbstractValue:
         written = text(node)
         if (known := frame.look(written)) is not None:
             return known
@@ -175,9 +181,9 @@ class Expressions(Recording):
             elif method := self.method(thing.cls, node.attr):
                 decorated = {text(node) for node in self.functions[method].node.decorator_list}
                 if "property" in decorated and not isinstance(node.ctx, ast.Store):
-                    values.append(self.call(method, [], {}, Value(frozenset({name}))))
+                    values.append(self.call(method, [], {}, AbstractValue(frozenset({name}))))
                 else:
-                    values.append(Value(frozenset({f"fn:{method}", f"me:{name}"})))
+                    values.append(AbstractValue(frozenset({f"fn:{method}", f"me:{name}"})))
             elif thing.kind == "ddp":
                 self.add(
                     "attribute", node.lineno, {"0": ast.Constant(node.attr)}, [], on=text(node.value), made=on
@@ -193,9 +199,9 @@ class Expressions(Recording):
             if home and inner in home.variables:
                 return home.variables[inner]
             if full in self.functions:
-                return Value(frozenset({f"fn:{full}"}))
+                return AbstractValue(frozenset({f"fn:{full}"}))
             if full in self.classes:
-                return Value(frozenset({f"class:{full}"}))
+                return AbstractValue(frozenset({f"class:{full}"}))
         for tag in on.tags:
             if tag.startswith("class:") and node.attr in (own := self.class_fields(tag[6:])):
                 return own[node.attr]
@@ -206,9 +212,9 @@ class Expressions(Recording):
         tags |= {tag for tag in on.tags if tag.startswith("in:")}
         if node.attr in library.SHAPES:
             tags -= {OWN, LIVE}
-        return Value(tags, f"{on.symbol}.{node.attr}" if on.symbol else "")
+        return AbstractValue(tags, f"{on.symbol}.{node.attr}" if on.symbol else "")
 
-    def decided(self, test: ast.expr, frame: Frame) -> bool | None:
+    def decided(self, test: ast.expr, frame: CallFrame) -> bool | None:
         """Whether a parameter's constant decides it: `data_sampler(data, distributed=False)`."""
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             inner = self.decided(test.operand, frame)
@@ -232,7 +238,7 @@ class Expressions(Recording):
             return value.symbol == "True"
         return None
 
-    def _either(self, node: ast.IfExp, frame: Frame) -> Value:
+    def _either(self, node: ast.IfExp, frame: CallFrame) -> AbstractValue:
         if (known := self.decided(node.test, frame)) is not None:
             return self.value(node.body if known else node.orelse, frame)
         guard = self.guard(node.test, "if", frame)
@@ -249,7 +255,7 @@ class Expressions(Recording):
             return each.with_each(value, each.chosen(each.of_guard(guard), *values))
         return value
 
-    def _lambda(self, node: ast.Lambda, frame: Frame) -> Value:
+    def _lambda(self, node: ast.Lambda, frame: CallFrame) -> AbstractValue:
         """A function without a name, which is followed where it is called."""
         inner = f"<lambda_{node.lineno}_{node.col_offset}>"
         full = f"{frame.file}:{frame.scope}.{inner}" if frame.scope else f"{frame.file}:{inner}"
@@ -259,32 +265,32 @@ class Expressions(Recording):
             self.functions[full] = Function(full, ast.copy_location(made, node), frame.file)
         if frame.scope:
             self.closures[full.rpartition(".")[0]] = frame
-        return Value(frozenset({f"fn:{full}"}))
+        return AbstractValue(frozenset({f"fn:{full}"}))
 
-    def class_fields(self, cls: str) -> dict[str, Value]:
+    def class_fields(self, cls: str) -> dict[str, AbstractValue]:
         """What a class gives its objects: `lr: float = 0.1` in its body, or in that of what it is made from."""
         if cls in self.of_classes:
             return self.of_classes[cls]
         self.of_classes[cls] = {}
-        fields: dict[str, Value] = {}
+        fields: dict[str, AbstractValue] = {}
         for base in reversed(self.bases(cls)):
             fields |= self.class_fields(base) if base in self.classes else {}
-        frame = Frame(cls.partition(":")[0], "")
+        frame = CallFrame(cls.partition(":")[0], "")
         for node in self.classes[cls].body:
             if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
                 given = node.value if node.value is not None else ast.Name("...")
                 plain = isinstance(given, ast.Constant)
                 fields[node.target.id] = (
-                    constant(given.value) if plain else Value(library.by_name(node.target.id))  # type: ignore[attr-defined]
+                    constant(given.value) if plain else AbstractValue(library.by_name(node.target.id))  # type: ignore[attr-defined]
                 )
             elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 constants = isinstance(node.value, ast.Constant)
                 name = node.targets[0].id
-                fields[name] = self.value(node.value, frame) if constants else Value(library.by_name(name))
+                fields[name] = self.value(node.value, frame) if constants else AbstractValue(library.by_name(name))
         self.of_classes[cls] = fields
         return fields
 
-    def _compare(self, node: ast.Compare, frame: Frame) -> Value:
+    def _compare(self, node: ast.Compare, frame: CallFrame) -> AbstractValue:
         sides = [self.value(node, frame) for node in (node.left, *node.comparators)]
         tags = set(carried(*sides)) - {LIVE}
         if any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in node.ops):
@@ -293,9 +299,9 @@ class Expressions(Recording):
                 tags |= {FIRST}
         elif any(side.tags & {RANK, LOCAL} for side in sides) and conditions.kind(node, self.ranks) != "group":
             tags |= {FIRST}
-        return each.with_each(Value(frozenset(tags)), each.compared(node.ops, sides))
+        return each.with_each(AbstractValue(frozenset(tags)), each.compared(node.ops, sides))
 
-    def _subscript(self, node: ast.Subscript, frame: Frame) -> Value:
+    def _subscript(self, node: ast.Subscript, frame: CallFrame) -> AbstractValue:
         if library.is_environ(text(node.value)):
             return library.variable(text(node.slice).strip("'\""))
         on, key = self.value(node.value, frame), self.value(node.slice, frame)
@@ -318,9 +324,9 @@ class Expressions(Recording):
             tags = (tags - {BY_RANK}) | {SHARE, OWN}
         if isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str):
             tags |= library.by_name(node.slice.value)
-        return Value(tags, symbol("part", on, key))
+        return AbstractValue(tags, symbol("part", on, key))
 
-    def _dict(self, node: ast.Dict, frame: Frame) -> Value:
+    def _dict(self, node: ast.Dict, frame: CallFrame) -> AbstractValue:
         made = self.make("dict", node)
         target = self.target
         for key, value in zip(node.keys, node.values, strict=True):
@@ -332,9 +338,9 @@ class Expressions(Recording):
             elif (table := self.table(given)) is not None:
                 self.things[made].fields |= {f"[{name!r}]": value for name, value in table.items()}
         self.target = target
-        return Value(frozenset({made}) | carried(*self.things[made].fields.values()))
+        return AbstractValue(frozenset({made}) | carried(*self.things[made].fields.values()))
 
-    def _comprehension(self, node: ast.expr, frame: Frame) -> Value:
+    def _comprehension(self, node: ast.expr, frame: CallFrame) -> AbstractValue:
         before = dict(frame.variables)
         parts = []
         for generator in node.generators:  # type: ignore[attr-defined]
@@ -347,12 +353,12 @@ class Expressions(Recording):
         values = [self.value(part, frame) for part in inner]
         frame.variables = before
         objects = frozenset(tag for value in values for tag in value.tags if "@" in tag)
-        return Value(carried(*parts, *values) | objects)
+        return AbstractValue(carried(*parts, *values) | objects)
 
-    def element(self, value: Value) -> Value:
+    def element(self, value: AbstractValue) -> AbstractValue:
         """What a loop over it gives."""
         if NUMBERED in value.tags:
-            return Value(items=(NOTHING, self.element(value.but(NUMBERED))))
+            return AbstractValue(items=(NOTHING, self.element(value.but(NUMBERED))))
         if value.items is not None:
             return join(value.items) if value.items else NOTHING
         loaders = value.of("loader")
@@ -360,7 +366,7 @@ class Expressions(Recording):
         for loader in loaders:
             tags |= {f"from:{loader}"}
             tags |= {OWN} if self.is_shared(loader) else set()
-        return Value(frozenset(tags))
+        return AbstractValue(frozenset(tags))
 
     def is_shared(self, loader: str) -> bool:
         """Whether it gives each rank other samples."""

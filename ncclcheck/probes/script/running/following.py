@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 
 from ncclcheck.probes.facts.script import Call, Guard, GuardKind, Loop
 from ncclcheck.probes.script import conditions
-from ncclcheck.probes.script.names import Names
+from ncclcheck.probes.script.names import ScriptNames
 from ncclcheck.probes.script.running import each, library
 from ncclcheck.probes.script.running.calling import MOST_CALLS, Calling
-from ncclcheck.probes.script.running.recording import Left
+from ncclcheck.probes.script.running.recording import LeftBlock
 from ncclcheck.probes.script.running.values import (
     AGREED,
     BY_RANK,
@@ -24,19 +24,19 @@ from ncclcheck.probes.script.running.values import (
     SHARE,
     SOME,
     UNEVEN,
-    Frame,
-    Value,
+    AbstractValue,
+    CallFrame,
     carried,
     join,
     may_lack,
 )
-from ncclcheck.probes.script.sources import Source
+from ncclcheck.probes.script.sources import ParsedFile
 from ncclcheck.probes.script.words import text
 
 
-def follow(sources: Sequence[Source], every: Mapping[str, Names], ranks: set[str]) -> list[Call]:
+def follow(sources: Sequence[ParsedFile], every: Mapping[str, ScriptNames], ranks: set[str]) -> list[Call]:
     """What a rank does, from the first line of the named files."""
-    run = Run({source.name: source for source in sources if source.tree is not None}, every, ranks)
+    run = RankRun({source.name: source for source in sources if source.tree is not None}, every, ranks)
     for source in sources:
         if source.named and source.tree is not None:
             run.file(source.name)
@@ -46,23 +46,23 @@ def follow(sources: Sequence[Source], every: Mapping[str, Names], ranks: set[str
 _OPTION = re.compile(r"(?:args|opts?|FLAGS)\.\w+")
 
 
-class Run(Calling):
+class RankRun(Calling):
     """A rank that is followed, statement by statement."""
 
-    def block(self, body: Sequence[ast.stmt], frame: Frame) -> None:
+    def block(self, body: Sequence[ast.stmt], frame: CallFrame) -> None:
         before = len(self.guards)
         try:
             for statement in body:
                 self.left -= 1
                 if self.left < 0:
-                    raise Left
+                    raise LeftBlock
                 self._one(statement, frame)
                 if isinstance(statement, ast.If):
                     self._rest(statement, frame)
         finally:
             del self.guards[before:]
 
-    def _rest(self, statement: ast.If, frame: Frame) -> None:
+    def _rest(self, statement: ast.If, frame: CallFrame) -> None:
         """After an `if` that leaves, what follows stands under its opposite."""
         if isinstance(statement.test, ast.Constant) or self.decided(statement.test, frame) is not None:
             return
@@ -70,12 +70,12 @@ class Run(Calling):
             raises = bool(body) and isinstance(body[-1], ast.Raise)  # it ends the job, and no rank waits
             if body and leaves(body[-1]) and not raises and not (branch == "rest" and statement.orelse):
                 if conditions.single(statement.test, holds=branch == "if"):
-                    raise Left
+                    raise LeftBlock
                 guard = self.guard(statement.test, "rest" if branch == "rest" else "if", frame)
                 if guard.kind == "rank" or not ends(body[-1]):
                     self.guards.append(guard)
 
-    def _one(self, statement: ast.stmt, frame: Frame) -> None:
+    def _one(self, statement: ast.stmt, frame: CallFrame) -> None:
         self.statement = statement
         match statement:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -83,7 +83,7 @@ class Run(Calling):
                 full = f"{frame.file}:{name}"
                 self.closures[full.rpartition(".")[0] if frame.scope else full] = frame
                 if full in self.functions:
-                    frame.variables[statement.name] = Value(frozenset({f"fn:{full}"}))
+                    frame.variables[statement.name] = AbstractValue(frozenset({f"fn:{full}"}))
             case ast.ClassDef():
                 pass
             case ast.Import() | ast.ImportFrom():
@@ -102,16 +102,16 @@ class Run(Calling):
                 frame.split |= any(guard.kind == "rank" for guard in self.guards)
                 if frame.loops:
                     self._skip(statement, frame)
-                raise Left
+                raise LeftBlock
             case ast.Break() | ast.Continue():
                 self._skip(statement, frame)
-                raise Left
+                raise LeftBlock
             case ast.Raise():
-                raise Left
+                raise LeftBlock
             case _:
                 self._plain(statement, frame)
 
-    def _plain(self, statement: ast.stmt, frame: Frame) -> None:
+    def _plain(self, statement: ast.stmt, frame: CallFrame) -> None:
         match statement:
             case ast.Assign():
                 self.target = text(statement.targets[0]) if len(statement.targets) == 1 else ""
@@ -137,7 +137,7 @@ class Run(Calling):
                 self.value(statement.value, frame)
                 call = statement.value
                 if isinstance(call, ast.Call) and text(call.func) in library.ENDS:
-                    raise Left
+                    raise LeftBlock
             case ast.Match():
                 self.value(statement.subject, frame)
                 for case in statement.cases:
@@ -150,20 +150,20 @@ class Run(Calling):
                     if isinstance(part, ast.expr):
                         self.value(part, frame)
 
-    def keep(self, target: ast.expr, node: ast.expr, value: Value, frame: Frame) -> None:
+    def keep(self, target: ast.expr, node: ast.expr, value: AbstractValue, frame: CallFrame) -> None:
         """A sum, or a list, from before the loop that is given something with its graph in each step."""
         if LIVE in value.tags and frame.born.get(text(target), len(self.loops)) < len(self.loops):
             self.add("keep", node.lineno, {"0": node}, [value], on=text(target))
 
-    def quietly(self, body: Sequence[ast.stmt], frame: Frame) -> bool:
+    def quietly(self, body: Sequence[ast.stmt], frame: CallFrame) -> bool:
         """A block that may end early; whether it did."""
         try:
             self.block(body, frame)
-        except Left:
+        except LeftBlock:
             return True
         return False
 
-    def _skip(self, statement: ast.Break | ast.Continue | ast.Return, frame: Frame) -> None:
+    def _skip(self, statement: ast.Break | ast.Continue | ast.Return, frame: CallFrame) -> None:
         """What leaves a loop, or a step of it, on some ranks; a `return` leaves the loop as a `break` does."""
         guard = self.guards[-1] if self.guards else None
         leaves_loop = not isinstance(statement, ast.Continue)
@@ -175,7 +175,7 @@ class Run(Calling):
         if self.loops and (own or (leaves_loop and inner)):
             self.add("break" if leaves_loop else "continue", statement.lineno)
 
-    def _if(self, statement: ast.If, frame: Frame) -> None:
+    def _if(self, statement: ast.If, frame: CallFrame) -> None:
         if isinstance(statement.test, ast.Constant):
             self.block(statement.body if statement.test.value else statement.orelse, frame)
             return
@@ -205,12 +205,12 @@ class Run(Calling):
         going_on = [made for left, made in outcomes if not left] or [made for _, made in outcomes[-1:]]
         self._meet_fields(fields, going_on, guard)
         if ends and all(ends):
-            raise Left
+            raise LeftBlock
 
     def _meet(
         self,
-        frame: Frame,
-        ways: list[dict[str, Value]],
+        frame: CallFrame,
+        ways: list[dict[str, AbstractValue]],
         by: GuardKind = "other",
         holds: tuple[object, ...] | None = None,
     ) -> None:
@@ -229,14 +229,17 @@ class Run(Calling):
         frame.variables = met
 
     def _meet_fields(
-        self, before: dict[str, dict[str, Value]], ways: list[dict[str, dict[str, Value]]], guard: Guard
+        self,
+        before: dict[str, dict[str, AbstractValue]],
+        ways: list[dict[str, dict[str, AbstractValue]]],
+        guard: Guard,
     ) -> None:
         """An attribute is what one branch or the other has made it; with several ranks it is what any sets."""
         for name, old in before.items():
             made = [way[name] for way in ways]
             if all(way == old for way in made):
                 continue
-            met: dict[str, Value] = {}
+            met: dict[str, AbstractValue] = {}
             for field in {key: None for way in made for key in way}:
                 values = [way[field] for way in made if field in way]
                 if guard.kind in ("group", "main"):
@@ -247,7 +250,7 @@ class Run(Calling):
                 met[field] = value if alike else _decided(values, guard.kind, holds)
             self.things[name].fields = met
 
-    def _loop(self, statement: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:
+    def _loop(self, statement: ast.For | ast.AsyncFor | ast.While, frame: CallFrame) -> None:
         over = statement.test if isinstance(statement, ast.While) else statement.iter
         value = self.value(over, frame)
         of = " ".join(sorted(value.all_tags)) if not isinstance(statement, ast.While) else ""
@@ -277,7 +280,7 @@ class Run(Calling):
         self._meet(frame, [frame.variables, before])
         self.block(statement.orelse, frame)
 
-    def _try(self, statement: ast.Try, frame: Frame) -> None:
+    def _try(self, statement: ast.Try, frame: CallFrame) -> None:
         begins = len(self.trace)
         left = self.quietly(statement.body, frame)
         self._swallow(statement, begins)
@@ -293,7 +296,7 @@ class Run(Calling):
             left = self.quietly(statement.orelse, frame)
         self.block(statement.finalbody, frame)
         if left and not ways:
-            raise Left
+            raise LeftBlock
 
     def _swallow(self, statement: ast.Try, begins: int) -> None:
         """A handler after which a rank goes on, though it may have left what all ranks do in the middle."""
@@ -305,13 +308,13 @@ class Run(Calling):
                 self.statement = handler.body[0]
                 self.add("swallow", handler.lineno, {"0": handler.type or ast.Name("Exception")}, [], on=kinds)
 
-    def _with(self, statement: ast.With | ast.AsyncWith, frame: Frame) -> None:
+    def _with(self, statement: ast.With | ast.AsyncWith, frame: CallFrame) -> None:
         still = 0
         for item in statement.items:
             value = self.value(item.context_expr, frame)
             for thing in value.objects:
                 if enter := self.method(self.things[thing].cls, "__enter__"):
-                    value = join([value, self.call(enter, [], {}, Value(frozenset({thing})))])
+                    value = join([value, self.call(enter, [], {}, AbstractValue(frozenset({thing})))])
             called = item.context_expr
             still += library.is_still(text(called.func if isinstance(called, ast.Call) else called))
             if item.optional_vars is not None:
@@ -322,7 +325,7 @@ class Run(Calling):
         finally:
             self.still -= still
 
-    def _import(self, statement: ast.Import | ast.ImportFrom, frame: Frame) -> None:
+    def _import(self, statement: ast.Import | ast.ImportFrom, frame: CallFrame) -> None:
         local = self.sources[frame.file].local
         if isinstance(statement, ast.Import):
             wanted = [name.name for name in statement.names]
@@ -336,7 +339,7 @@ class Run(Calling):
             if name in local:
                 self.file(local[name])
 
-    def bind(self, target: ast.expr, value: Value, frame: Frame, statement: ast.stmt) -> None:
+    def bind(self, target: ast.expr, value: AbstractValue, frame: CallFrame, statement: ast.stmt) -> None:
         match target:
             case ast.Name():
                 frame.variables[target.id] = value
@@ -344,7 +347,7 @@ class Run(Calling):
                 several = value.items if value.items is not None and len(value.items) == len(target.elts) else None
                 for at, node in enumerate(target.elts):
                     inner = node.value if isinstance(node, ast.Starred) else node
-                    part = several[at] if several else Value(value.tags - {SOME})
+                    part = several[at] if several else AbstractValue(value.tags - {SOME})
                     self.bind(inner, part, frame, statement)
             case ast.Attribute():
                 on = self.value(target.value, frame)
@@ -374,10 +377,12 @@ class Run(Calling):
                     if isinstance(statement, ast.Assign):
                         self.things[name].written[f"[{key}]"] = statement.value
                 if not on.objects and isinstance(target.value, ast.Name):
-                    frame.variables[target.value.id] = Value(carried(on, value))
+                    frame.variables[target.value.id] = AbstractValue(carried(on, value))
 
 
-def _decided(values: Sequence[Value], by: GuardKind, holds: tuple[object, ...] | None = None) -> Value:
+def _decided(
+    values: Sequence[AbstractValue], by: GuardKind, holds: tuple[object, ...] | None = None
+) -> AbstractValue:
     """One of two values by a condition: on the rank, or on what is its own.
 
     One that was exchanged is the same on all ranks, whichever gave it. holds: the ranks that take the first.
@@ -390,7 +395,7 @@ def _decided(values: Sequence[Value], by: GuardKind, holds: tuple[object, ...] |
     return value.with_(SOME, *may_lack(values)) if by == "rank" else value.with_(OWN) if by == "own" else value
 
 
-def _forget(loop: ast.For | ast.AsyncFor | ast.While, frame: Frame) -> None:
+def _forget(loop: ast.For | ast.AsyncFor | ast.While, frame: CallFrame) -> None:
     """What a loop gives values to is another one in a later round."""
     for node in ast.walk(loop):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):

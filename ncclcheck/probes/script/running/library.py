@@ -32,8 +32,8 @@ from ncclcheck.probes.script.running.values import (
     SOME,
     SUMMED,
     WORLD,
-    Frame,
-    Value,
+    AbstractValue,
+    CallFrame,
     carried,
     join,
     symbol,
@@ -129,9 +129,9 @@ def is_still(name: str) -> bool:
     return name.endswith(("no_grad", "inference_mode"))
 
 
-def variable(name: str) -> Value:
+def variable(name: str) -> AbstractValue:
     """A variable of the environment."""
-    return Value(frozenset({_VARIABLES[name]}) if name in _VARIABLES else frozenset(), f"${name}")
+    return AbstractValue(frozenset({_VARIABLES[name]}) if name in _VARIABLES else frozenset(), f"${name}")
 
 
 def by_name(name: str) -> frozenset[str]:
@@ -177,8 +177,14 @@ def kind_of(run: Run, cls: str) -> str:
 
 
 def call(
-    run: Run, node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value], frame: Frame
-) -> Value:
+    run: Run,
+    node: ast.Call,
+    name: str,
+    on: AbstractValue,
+    given: list[AbstractValue],
+    named: Mapping[str, AbstractValue],
+    frame: CallFrame,
+) -> AbstractValue:
     """A call of what is not the script's own."""
     last = name.rpartition(".")[2].rpartition(":")[2]
     every = [*given, *named.values()]
@@ -186,7 +192,7 @@ def call(
     _tell(run, node, name, on, given, named)
     for pattern, act in made.KINDS:
         if pattern.search(name):
-            return act(made.Asked(run, node, name, given, named))
+            return act(made.KnownCall(run, node, name, given, named))
     if _SUMS.search(name) and node.args:
         _summed(run, node, name, given, frame)
         return join(given[:1]).agreed(*_UNLIKE)
@@ -209,13 +215,15 @@ def call(
     if last in ("device_count", "is_available"):
         return NOTHING
     if _TIMES.match(name):
-        return Value(frozenset({CLOCK}))
+        return AbstractValue(frozenset({CLOCK}))
     if _SHAPE_OF.search(name):
-        return Value(carried(on, *every) - {OWN, LIVE, BY_RANK}, symbol(last, on, *every) if on.symbol else "")
+        return AbstractValue(
+            carried(on, *every) - {OWN, LIVE, BY_RANK}, symbol(last, on, *every) if on.symbol else ""
+        )
     if (tags := by_name(last)) and not (last == "get_global_rank" and len(every) > 1):
-        return Value(tags, last)
+        return AbstractValue(tags, last)
     if _GATHERS.search(name) and not last.startswith("convert_"):
-        return Value((carried(on, *every) - {*_UNLIKE}) | {AGREED})
+        return AbstractValue((carried(on, *every) - {*_UNLIKE}) | {AGREED})
     if _DETACHES.search(name) or name in ("float", "int"):
         source = on if name.startswith(".") or not given else given[0]
         return source.but(LIVE)
@@ -223,17 +231,17 @@ def call(
         return formed
     if _PASSES.search(name):
         source = given[0] if given and not (isinstance(node.func, ast.Attribute) and name.startswith(".")) else on
-        return source if source.tags or source.symbol or source.items else Value(carried(on, *every))
+        return source if source.tags or source.symbol or source.items else AbstractValue(carried(on, *every))
     if last == "join" and name in ("os.path.join",):
-        return Value(carried(*every), symbol("path", *every))
+        return AbstractValue(carried(*every), symbol("path", *every))
     if last == "joinpath":
-        return Value(carried(on, *every), symbol("path", on, *every))
+        return AbstractValue(carried(on, *every), symbol("path", on, *every))
     if last in ("parameters", "named_parameters"):
         return _parameters(on)
     if (state := _state(name, last, on, given)) is not None:
         return state
     if last in ("filter", "map"):
-        return Value(carried(*every))
+        return AbstractValue(carried(*every))
     if last == "range":
         return python.numbers(given)
     if last in ("enumerate", "zip"):
@@ -241,7 +249,7 @@ def call(
     if last == "next" and given:
         return run.element(given[0])
     if last in ("ArgumentParser", "parse_args", "parse_known_args", "Namespace", "OmegaConf"):
-        options = Value(frozenset({run.make("options", node)}), "options")
+        options = AbstractValue(frozenset({run.make("options", node)}), "options")
         return options._replace(items=(options, NOTHING)) if last == "parse_known_args" else options
     puts = last in ("update", "append", "extend", "add") and not on.of("dict")
     if puts and isinstance(node.func, ast.Attribute):
@@ -254,31 +262,41 @@ def call(
         tags |= {LIVE} if not run.still else frozenset()
         tags |= {*ways}
     if isinstance(node.func, ast.Attribute) and name.startswith("."):
-        return Value(tags, symbol(f"{last}", on, *every) if on.symbol else "")
+        return AbstractValue(tags, symbol(f"{last}", on, *every) if on.symbol else "")
     settings = named if _SETTINGS.search(last) else {}
     fresh: set[str] = (
         {run.make("new", node, fields={key: value for key, value in settings.items() if key})}
         if not name.startswith(("torch.nn.functional", "math.", "np.", "numpy."))
         else set()
     )
-    return Value(tags | fresh, symbol(name, *every) if every else "")
+    return AbstractValue(tags | fresh, symbol(name, *every) if every else "")
 
 
-def _formed(node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value]) -> Value | None:
+def _formed(
+    node: ast.Call, name: str, on: AbstractValue, given: list[AbstractValue], named: Mapping[str, AbstractValue]
+) -> AbstractValue | None:
     """A device, a number or a text that is made of others; None for all else."""
     every = [*given, *named.values()]
     if name == "torch.device" and len(every) > 1:
-        return each.with_each(Value(carried(*every)), each.device_of(every))
+        return each.with_each(AbstractValue(carried(*every)), each.device_of(every))
     if name in ("int", "str", "bool") and len(given) == 1 and (cast := each.as_(_KINDS[name], given[0])):
         return each.with_each(given[0]._replace(symbol=symbol(name, given[0])), cast)
     if name.endswith("format") and isinstance(node.func, ast.Attribute):
-        return each.with_each(Value(carried(on, *every), symbol("format", on, *every)), each.formatted(on, given))
+        return each.with_each(
+            AbstractValue(carried(on, *every), symbol("format", on, *every)), each.formatted(on, given)
+        )
     return None
 
 
 def _of_jobs(
-    run: Run, node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value], frame: Frame
-) -> Value | None:
+    run: Run,
+    node: ast.Call,
+    name: str,
+    on: AbstractValue,
+    given: list[AbstractValue],
+    named: Mapping[str, AbstractValue],
+    frame: CallFrame,
+) -> AbstractValue | None:
     """What starts a group, prepares models and loaders, or draws by chance; None for all else."""
     if _GROUPS.search(name):
         _is_rank(run, node, frame)
@@ -287,12 +305,12 @@ def _of_jobs(
         return _engine(run, node, given, named)
     if name.rpartition(".")[2] in _PREPARES:
         _prepared(run, given)
-        return given[0] if len(given) == 1 else Value(items=tuple(given))
+        return given[0] if len(given) == 1 else AbstractValue(items=tuple(given))
     if name.endswith(".shard") and carried(*given, *named.values()) & {BY_RANK, SHARE}:
-        return Value((carried(on) - {BY_RANK}) | {SHARE, OWN})
+        return AbstractValue((carried(on) - {BY_RANK}) | {SHARE, OWN})
     if _CHANCE.match(name):
         unseeded = name.endswith(("default_rng", ".Random", "RandomState")) and not (given or named)
-        return Value(frozenset({CHANCE, DRAWN} if unseeded else {CHANCE}))
+        return AbstractValue(frozenset({CHANCE, DRAWN} if unseeded else {CHANCE}))
     return None
 
 
@@ -306,8 +324,13 @@ _SHUFFLES = re.compile(r"^(?P<by>random|np\.random|numpy\.random)\.(?P<how>shuff
 
 
 def _drawn(
-    run: Run, node: ast.Call, name: str, given: list[Value], named: Mapping[str, Value], frame: Frame
-) -> Value | None:
+    run: Run,
+    node: ast.Call,
+    name: str,
+    given: list[AbstractValue],
+    named: Mapping[str, AbstractValue],
+    frame: CallFrame,
+) -> AbstractValue | None:
     """Seeds, what is put in an order that is drawn from one, and the current GPU; None for all else."""
     for pattern, libraries in _SEEDED_BY:
         if pattern.search(name) and (seeds := [*given, *named.values()]):
@@ -332,7 +355,9 @@ def _drawn(
     return NOTHING
 
 
-def _current(run: Run, name: str, given: list[Value], named: Mapping[str, Value]) -> Value | None:
+def _current(
+    run: Run, name: str, given: list[AbstractValue], named: Mapping[str, AbstractValue]
+) -> AbstractValue | None:
     """The GPU that a rank has taken for all that it does; None for all else."""
     if name == "torch.cuda.set_device":
         asked = [*given, *named.values()]
@@ -340,11 +365,11 @@ def _current(run: Run, name: str, given: list[Value], named: Mapping[str, Value]
         return NOTHING
     if name == "torch.cuda.current_device":
         known = run.device if run.device is not None else each.LOCALS
-        return each.with_each(Value(frozenset({LOCAL} if each.differs(known) else ())), known)
+        return each.with_each(AbstractValue(frozenset({LOCAL} if each.differs(known) else ())), known)
     return None
 
 
-def _is_model(node: ast.Call, frame: Frame) -> bool:
+def _is_model(node: ast.Call, frame: CallFrame) -> bool:
     """Whether what is called is a model."""
     if not isinstance(node.func, ast.Name):
         return False
@@ -352,7 +377,14 @@ def _is_model(node: ast.Call, frame: Frame) -> bool:
     return bool(called and called.of("ddp", "fsdp", "module", "engine"))
 
 
-def _tell(run: Run, node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value]) -> None:
+def _tell(
+    run: Run,
+    node: ast.Call,
+    name: str,
+    on: AbstractValue,
+    given: list[AbstractValue],
+    named: Mapping[str, AbstractValue],
+) -> None:
     reports = _REPORTS.search(name) and any({OWN, SUMMED} & value.all_tags for value in [*given, *named.values()])
     writes = _path_written(node, name, on, given, named)
     reads = _path_read(node, name, on, given)
@@ -394,10 +426,10 @@ def _named_here(run: Run, node: ast.Call, name: str) -> str:
     return f"{run.stack[-1]}.{given.id}" if isinstance(given, ast.Name) else ""
 
 
-def _as_path(value: Value, otherwise: str = "") -> Value:
+def _as_path(value: AbstractValue, otherwise: str = "") -> AbstractValue:
     """Its symbol as a tag, by which two places are known to be one file."""
     value = value if value.symbol else value._replace(symbol=otherwise)
-    return Value(
+    return AbstractValue(
         frozenset(
             {*(value.all_tags & {RANK, LOCAL, BY_RANK}), *([f"path:{value.symbol}"] if value.symbol else [])}
         )
@@ -405,8 +437,8 @@ def _as_path(value: Value, otherwise: str = "") -> Value:
 
 
 def _path_written(
-    node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value]
-) -> Value | None:
+    node: ast.Call, name: str, on: AbstractValue, given: list[AbstractValue], named: Mapping[str, AbstractValue]
+) -> AbstractValue | None:
     if name in ("open", "io.open") or name.endswith(".open"):
         mode = text(node.args[1]) if len(node.args) > 1 else text(named_node(node, "mode"))
         path = given[0] if given and not name.startswith(".") else on
@@ -420,7 +452,7 @@ def _path_written(
     return given[0] if given else NOTHING
 
 
-def _path_read(node: ast.Call, name: str, on: Value, given: list[Value]) -> Value | None:
+def _path_read(node: ast.Call, name: str, on: AbstractValue, given: list[AbstractValue]) -> AbstractValue | None:
     if name in ("open", "io.open") or name.endswith(".open"):
         mode = text(node.args[1]) if len(node.args) > 1 else text(named_node(node, "mode"))
         path = given[0] if given and not name.startswith(".") else on
@@ -435,7 +467,7 @@ def named_node(node: ast.Call, name: str) -> ast.expr:
     return next((keyword.value for keyword in node.keywords if keyword.arg == name), ast.Constant(""))
 
 
-def sum_in_place(node: ast.expr, frame: Frame, run: Run) -> None:
+def sum_in_place(node: ast.expr, frame: CallFrame, run: Run) -> None:
     """The tensor is the same on all ranks from here on, wherever its name is known."""
     while isinstance(node, ast.Subscript | ast.Starred):
         node = node.value
@@ -462,7 +494,7 @@ def sum_in_place(node: ast.expr, frame: Frame, run: Run) -> None:
             sum_in_place(inner, frame, run)
 
 
-def _summed(run: Run, node: ast.Call, name: str, given: list[Value], frame: Frame) -> None:
+def _summed(run: Run, node: ast.Call, name: str, given: list[AbstractValue], frame: CallFrame) -> None:
     """A sum over ranks of what is an average of each."""
     sum_in_place(node.args[0], frame, run)
     op = text(named_node(node, "op")) if named_node(node, "op") else ""
@@ -473,12 +505,12 @@ def _summed(run: Run, node: ast.Call, name: str, given: list[Value], frame: Fram
         frame.variables[node.args[0].id] = given[0].but(OWN).with_(SUMMED)
 
 
-def _clear(node: ast.expr, frame: Frame, tag: str) -> None:
+def _clear(node: ast.expr, frame: CallFrame, tag: str) -> None:
     if isinstance(node, ast.Name) and node.id in frame.variables:
         frame.variables[node.id] = frame.variables[node.id].but(tag)
 
 
-def _is_rank(run: Run, node: ast.Call, frame: Frame) -> None:
+def _is_rank(run: Run, node: ast.Call, frame: CallFrame) -> None:
     """What is given as the rank of the process is it from here on, whatever it is called."""
     given = node.args[4] if len(node.args) > 4 else named_node(node, "rank")
     if isinstance(given, ast.Name) and given.id in frame.variables:
@@ -490,8 +522,13 @@ def _is_rank(run: Run, node: ast.Call, frame: Frame) -> None:
 
 
 def _on_cpu(
-    run: Run, node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value]
-) -> Value | None:
+    run: Run,
+    node: ast.Call,
+    name: str,
+    on: AbstractValue,
+    given: list[AbstractValue],
+    named: Mapping[str, AbstractValue],
+) -> AbstractValue | None:
     """A tensor that is made in the CPU's memory, or goes there or from there; None for all else."""
     if name == ".cpu":
         return on.with_(ON_CPU)
@@ -499,38 +536,40 @@ def _on_cpu(
         stays = name == ".to" and all(CPU in value.tags for value in given[:1])
         return on if stays else on.but(ON_CPU)
     if _ON_CPU.search(name) and "device" not in named:
-        return Value(carried(*given, *named.values()) | {ON_CPU, run.make("new", node)})
+        return AbstractValue(carried(*given, *named.values()) | {ON_CPU, run.make("new", node)})
     return None
 
 
-def _prepared(run: Run, given: list[Value]) -> None:
+def _prepared(run: Run, given: list[AbstractValue]) -> None:
     """Loaders that Accelerate or Fabric has shared out."""
     for value in given:
         for loader in value.of("loader"):
             run.things[loader].fields["prepared"] = NOTHING
 
 
-def _engine(run: Run, node: ast.Call, given: list[Value], named: Mapping[str, Value]) -> Value:
+def _engine(
+    run: Run, node: ast.Call, given: list[AbstractValue], named: Mapping[str, AbstractValue]
+) -> AbstractValue:
     """DeepSpeed's engine, optimizer, loader and schedule."""
     model = named.get("model", given[1] if len(given) > 1 else NOTHING)
-    engine = Value(frozenset({run.make("engine", node, fields={"module": model})}))
+    engine = AbstractValue(frozenset({run.make("engine", node, fields={"module": model})}))
     optimizer = named.get("optimizer", NOTHING)
-    loader = Value(frozenset({OWN}))
-    return Value(
+    loader = AbstractValue(frozenset({OWN}))
+    return AbstractValue(
         items=(engine, optimizer.with_(f"of:{engine.objects[0]}"), loader, named.get("lr_scheduler", NOTHING))
     )
 
 
-def _put_in(node: ast.expr, frame: Frame, values: list[Value]) -> None:
+def _put_in(node: ast.expr, frame: CallFrame, values: list[AbstractValue]) -> None:
     """What a list or a table is given, it holds."""
     if isinstance(node, ast.Name) and node.id in frame.variables:
         old = frame.variables[node.id]
-        frame.variables[node.id] = Value(
+        frame.variables[node.id] = AbstractValue(
             old.all_tags | carried(*values) | {t for v in values for t in v.tags if "@" in t}
         )
 
 
-def _environ(run: Run, node: ast.Call, last: str, given: list[Value]) -> Value:
+def _environ(run: Run, node: ast.Call, last: str, given: list[AbstractValue]) -> AbstractValue:
     if last in ("get", "pop", "setdefault") and node.args:
         if last == "setdefault":
             run.add("os.environ.set", node.lineno, {str(at): node for at, node in enumerate(node.args)}, given)
@@ -542,17 +581,19 @@ def _environ(run: Run, node: ast.Call, last: str, given: list[Value]) -> Value:
     return NOTHING
 
 
-def _state(name: str, last: str, on: Value, given: list[Value]) -> Value | None:
+def _state(name: str, last: str, on: AbstractValue, given: list[AbstractValue]) -> AbstractValue | None:
     """What a model is saved as, and what a file of such states gives."""
     if last == "state_dict" and (models := on.of("ddp", "module", "new", "object", "optimizer")):
-        return Value(frozenset(f"state:{model}" for model in models))
+        return AbstractValue(frozenset(f"state:{model}" for model in models))
     if name == "torch.load" and given:
         path = {f"loaded:{given[0].symbol.replace(' ', '_')}"} if given[0].symbol else set()
-        return Value(carried(given[0]) | path)
+        return AbstractValue(carried(given[0]) | path)
     return None
 
 
-def _run_given(run: Run, node: ast.Call, name: str, given: list[Value], named: Mapping[str, Value]) -> None:
+def _run_given(
+    run: Run, node: ast.Call, name: str, given: list[AbstractValue], named: Mapping[str, AbstractValue]
+) -> None:
     """Functions that are handed to something else to be run: `mp.spawn(work, ...)`, `launch(main, ...)`."""
     if name in ("map", "filter", "sorted", "DataLoader", "partial", "functools.partial") or made.LOADERS.search(
         name
@@ -561,7 +602,7 @@ def _run_given(run: Run, node: ast.Call, name: str, given: list[Value], named: M
     for cls in [tag for target in given[:1] for tag in sorted(target.tags) if tag.startswith("class:")]:
         if _SPAWNS.search(name):  # `mp.spawn(Trainer, args=(...))` builds one in each process
             more = named.get("args", given[1] if len(given) > 1 else NOTHING)
-            run.build(cls[6:], node, [Value(frozenset({RANK, LOCAL})), *(more.items or ())], {})
+            run.build(cls[6:], node, [AbstractValue(frozenset({RANK, LOCAL})), *(more.items or ())], {})
     for at, value in enumerate([*given, *named.values()]):
         for tag in sorted(value.tags):
             full = tag.removeprefix("fn:")
@@ -571,10 +612,10 @@ def _run_given(run: Run, node: ast.Call, name: str, given: list[Value], named: M
                 or (at and not _SPAWNS.search(name) and "target" not in named)
             ):
                 continue
-            rest: list[Value] = []
+            rest: list[AbstractValue] = []
             if _SPAWNS.search(name):
                 more = named.get("args", given[1] if len(given) > 1 else NOTHING)
-                rest = [Value(frozenset({RANK, LOCAL})), *(more.items or ())]
+                rest = [AbstractValue(frozenset({RANK, LOCAL})), *(more.items or ())]
             elif "args" in named:
                 rest = [*(named["args"].items or ())]
             statement = run.statement
@@ -582,10 +623,10 @@ def _run_given(run: Run, node: ast.Call, name: str, given: list[Value], named: M
             run.statement = statement
 
 
-def _parameters(on: Value) -> Value:
+def _parameters(on: AbstractValue) -> AbstractValue:
     """Those of a model, or of all models that it may be."""
     objects = [thing for thing in on.objects if not thing.startswith("options")]
     tags = {f"params:{thing}" for thing in objects}
     inner = {f"params:{tag.removeprefix('in:')}" for tag in on.tags if tag.startswith("in:")}
     tags |= inner | ({"part"} if inner else set())
-    return Value(frozenset(tags) | {t for t in on.tags if t.startswith("params:")})
+    return AbstractValue(frozenset(tags) | {t for t in on.tags if t.startswith("params:")})

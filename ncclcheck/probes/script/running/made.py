@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from ncclcheck.probes.script.running.values import NOTHING, Value, carried, join
+from ncclcheck.probes.script.running.values import NOTHING, AbstractValue, carried, join
 
 if TYPE_CHECKING:
     from ncclcheck.probes.script.running.calling import Calling as Run
@@ -22,29 +22,29 @@ ANY_SAMPLER = re.compile(r"Sampler$")
 
 
 @dataclass(frozen=True)
-class Asked:
+class KnownCall:
     """A call, and what is known of what it is given."""
 
     run: Run
     node: ast.Call
     name: str
-    given: list[Value]
-    named: Mapping[str, Value]
+    given: list[AbstractValue]
+    named: Mapping[str, AbstractValue]
 
 
-def _wrap(kind: str) -> Callable[[Asked], Value]:
-    def made(asked: Asked) -> Value:
+def _wrap(kind: str) -> Callable[[KnownCall], AbstractValue]:
+    def made(asked: KnownCall) -> AbstractValue:
         module = asked.given[0] if asked.given else asked.named.get("module", NOTHING)
-        return Value(frozenset({asked.run.make(kind, asked.node, fields={"module": module})}))
+        return AbstractValue(frozenset({asked.run.make(kind, asked.node, fields={"module": module})}))
 
     return made
 
 
-def _shards(asked: Asked) -> Value:
+def _shards(asked: KnownCall) -> AbstractValue:
     return asked.given[0] if asked.given else NOTHING
 
 
-def loader_fields(given: list[Value], named: Mapping[str, Value]) -> dict[str, Value]:
+def loader_fields(given: list[AbstractValue], named: Mapping[str, AbstractValue]) -> dict[str, AbstractValue]:
     """What a loader is made of, by name."""
     places = ("dataset", "batch_size", "shuffle", "sampler", "batch_sampler")
     fields = dict(zip(places, given, strict=False)) | dict(named)
@@ -54,26 +54,28 @@ def loader_fields(given: list[Value], named: Mapping[str, Value]) -> dict[str, V
     return fields
 
 
-def _loader(asked: Asked) -> Value:
-    return Value(frozenset({asked.run.make("loader", asked.node, fields=loader_fields(asked.given, asked.named))}))
+def _loader(asked: KnownCall) -> AbstractValue:
+    return AbstractValue(
+        frozenset({asked.run.make("loader", asked.node, fields=loader_fields(asked.given, asked.named))})
+    )
 
 
-def _sampler(asked: Asked) -> Value:
+def _sampler(asked: KnownCall) -> AbstractValue:
     places = ("dataset", "num_replicas", "rank", "shuffle", "seed")
     fields = dict(zip(places, asked.given, strict=False)) | dict(asked.named)
     fields.pop("", None)
-    return Value(frozenset({asked.run.make("sampler", asked.node, fields=fields)}))
+    return AbstractValue(frozenset({asked.run.make("sampler", asked.node, fields=fields)}))
 
 
-def _other_sampler(asked: Asked) -> Value:
+def _other_sampler(asked: KnownCall) -> AbstractValue:
     tags = carried(*asked.given, *asked.named.values())
     inner = frozenset(tag for value in asked.given for tag in value.of("sampler", "sampled"))
     kind = "plain" if asked.name.startswith("torch.utils.data") else "sampled"
-    return Value(tags | (inner or {asked.run.make(kind, asked.node)}))
+    return AbstractValue(tags | (inner or {asked.run.make(kind, asked.node)}))
 
 
-def _optimizer(asked: Asked) -> Value:
-    return Value(
+def _optimizer(asked: KnownCall) -> AbstractValue:
+    return AbstractValue(
         frozenset(
             {
                 asked.run.make(
@@ -84,11 +86,11 @@ def _optimizer(asked: Asked) -> Value:
     )
 
 
-def _plateau(asked: Asked) -> Value:
-    return Value(frozenset({asked.run.make("plateau", asked.node)}))
+def _plateau(asked: KnownCall) -> AbstractValue:
+    return AbstractValue(frozenset({asked.run.make("plateau", asked.node)}))
 
 
-KINDS: tuple[tuple[re.Pattern[str], Callable[[Asked], Value]], ...] = (
+KINDS: tuple[tuple[re.Pattern[str], Callable[[KnownCall], AbstractValue]], ...] = (
     (re.compile(r"^torch\.nn\.parallel\.(?:distributed\.)?DistributedDataParallel$"), _wrap("ddp")),
     (
         re.compile(

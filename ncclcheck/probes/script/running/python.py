@@ -16,8 +16,8 @@ from ncclcheck.probes.script.running.values import (
     SHARE,
     SOME,
     UNEVEN,
-    Frame,
-    Value,
+    AbstractValue,
+    CallFrame,
     carried,
     join,
 )
@@ -27,8 +27,14 @@ if TYPE_CHECKING:
 
 
 def called(
-    run: Run, node: ast.Call, name: str, on: Value, given: list[Value], named: Mapping[str, Value], frame: Frame
-) -> Value | None:
+    run: Run,
+    node: ast.Call,
+    name: str,
+    on: AbstractValue,
+    given: list[AbstractValue],
+    named: Mapping[str, AbstractValue],
+    frame: CallFrame,
+) -> AbstractValue | None:
     """`partial`, `dict` and `getattr`; None for all else."""
     if name in ("functools.partial", "partial") and given:
         return _partial(run, node, given, named)
@@ -46,17 +52,19 @@ def called(
     return None
 
 
-def _made_when_asked(run: Run, node: ast.Call, factory: Value) -> Value:
+def _made_when_asked(run: Run, node: ast.Call, factory: AbstractValue) -> AbstractValue:
     """`defaultdict(Meter)`: whatever it is asked for is one of the class."""
     made = run.make("dict", node)
     for tag in sorted(factory.tags):
         cls = tag.removeprefix("class:")
         if cls != tag and cls in run.classes:
             run.things[made].fields["[]"] = run.build(cls, node, [], {})
-    return Value(frozenset({made}))
+    return AbstractValue(frozenset({made}))
 
 
-def updated(run: Run, last: str, on: Value, given: list[Value], named: Mapping[str, Value]) -> None:
+def updated(
+    run: Run, last: str, on: AbstractValue, given: list[AbstractValue], named: Mapping[str, AbstractValue]
+) -> None:
     """A table is given the entries of another one."""
     for made in on.of("dict") if last == "update" else []:
         new = dict(named)
@@ -65,34 +73,36 @@ def updated(run: Run, last: str, on: Value, given: list[Value], named: Mapping[s
         run.things[made].fields |= {f"[{key!r}]" if key else "[]": value for key, value in new.items()}
 
 
-def _partial(run: Run, node: ast.Call, given: list[Value], named: Mapping[str, Value]) -> Value:
+def _partial(
+    run: Run, node: ast.Call, given: list[AbstractValue], named: Mapping[str, AbstractValue]
+) -> AbstractValue:
     """A function with a part of what it is given."""
     fields = {"partial": given[0], **{str(at): value for at, value in enumerate(given[1:])}, **named}
     made = run.make("partial", node, fields=fields)
     written = {str(at): node for at, node in enumerate(node.args[1:])}
     written |= {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
     run.things[made].written = {key: written.get(key, ast.Name("...")) for key in fields if key != "partial"}
-    return Value(frozenset({made}))
+    return AbstractValue(frozenset({made}))
 
 
-def _table(run: Run, node: ast.Call, named: Mapping[str, Value]) -> Value:
+def _table(run: Run, node: ast.Call, named: Mapping[str, AbstractValue]) -> AbstractValue:
     """`dict(shuffle=True, **others)`."""
     made = run.make("dict", node)
     run.things[made].fields = {f"[{key!r}]" if key else "[]": value for key, value in named.items()}
     run.things[made].written = {f"[{keyword.arg!r}]": keyword.value for keyword in node.keywords if keyword.arg}
-    return Value(frozenset({made}) | carried(*named.values()))
+    return AbstractValue(frozenset({made}) | carried(*named.values()))
 
 
-def numbers(given: list[Value]) -> Value:
+def numbers(given: list[AbstractValue]) -> AbstractValue:
     tags = carried(*given)
     if len(given) == 3 and given[0].tags & {RANK, LOCAL}:
-        return Value((tags - {BY_RANK}) | {SHARE, OWN})
+        return AbstractValue((tags - {BY_RANK}) | {SHARE, OWN})
     if any(SOME in value.tags for value in given):
         tags |= {UNEVEN}
-    return Value(tags)
+    return AbstractValue(tags)
 
 
-def several(last: str, given: list[Value]) -> Value:
+def several(last: str, given: list[AbstractValue]) -> AbstractValue:
     """`enumerate(loader)`, `zip(a, b)`: what a loop gives is a tuple; the loaders are kept."""
     tags = frozenset(tag for value in given for tag in value.all_tags)
-    return Value(tags | {NUMBERED} if last == "enumerate" else tags)
+    return AbstractValue(tags | {NUMBERED} if last == "enumerate" else tags)

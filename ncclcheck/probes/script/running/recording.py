@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from ncclcheck.probes.facts.script import Branch, Call, Guard, GuardKind, Loop
 from ncclcheck.probes.script import conditions, names
-from ncclcheck.probes.script.names import Names
+from ncclcheck.probes.script.names import ScriptNames
 from ncclcheck.probes.script.running import each
 from ncclcheck.probes.script.running.values import (
     CLOCK,
@@ -19,20 +19,20 @@ from ncclcheck.probes.script.running.values import (
     MAY_LACK,
     NOTHING,
     OWN,
-    Frame,
+    AbstractValue,
+    CallFrame,
     Function,
     Thing,
-    Value,
     functions,
 )
-from ncclcheck.probes.script.sources import Source
+from ncclcheck.probes.script.sources import ParsedFile
 from ncclcheck.probes.script.words import text
 
 # The largest script that was seen needs a tenth of it (a judgement).
 _MOST_STATEMENTS = 30_000
 
 
-class Left(Exception):
+class LeftBlock(Exception):
     """The statements that follow are not reached, or as much was followed as is followed at most."""
 
 
@@ -40,22 +40,22 @@ class Left(Exception):
 class Recording:
     """One rank: what it holds, under which conditions it is, and its trace."""
 
-    sources: Mapping[str, Source]
-    every: Mapping[str, Names]
+    sources: Mapping[str, ParsedFile]
+    every: Mapping[str, ScriptNames]
     ranks: set[str]
     trace: list[Call] = field(default_factory=list)
     things: dict[str, Thing] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
     classes: dict[str, ast.ClassDef] = field(default_factory=dict)
-    modules: dict[str, Frame] = field(default_factory=dict)
-    closures: dict[str, Frame] = field(default_factory=dict)
+    modules: dict[str, CallFrame] = field(default_factory=dict)
+    closures: dict[str, CallFrame] = field(default_factory=dict)
     guards: list[Guard] = field(default_factory=list)
     loops: list[Loop] = field(default_factory=list)
     stack: list[str] = field(default_factory=list)
-    known: dict[tuple[object, ...], tuple[Value, list[Call], set[str]]] = field(default_factory=dict)
+    known: dict[tuple[object, ...], tuple[AbstractValue, list[Call], set[str]]] = field(default_factory=dict)
     times: dict[tuple[str, str], int] = field(default_factory=dict)
-    decorated: dict[str, tuple[str, Frame] | None] = field(default_factory=dict)
-    of_classes: dict[str, dict[str, Value]] = field(default_factory=dict)
+    decorated: dict[str, tuple[str, CallFrame] | None] = field(default_factory=dict)
+    of_classes: dict[str, dict[str, AbstractValue]] = field(default_factory=dict)
     left: int = _MOST_STATEMENTS
     statement: ast.stmt = field(default_factory=ast.Pass)
     target: str = ""
@@ -76,39 +76,39 @@ class Recording:
 
     # What the classes below do, each for those above it
 
-    def value(self, node: ast.expr, frame: Frame) -> Value:
+    def value(self, node: ast.expr, frame: CallFrame) -> AbstractValue:
         """What an expression gives."""
         raise NotImplementedError
 
-    def called_with(self, node: ast.Call, frame: Frame) -> Value:
+    def called_with(self, node: ast.Call, frame: CallFrame) -> AbstractValue:
         """What a call gives."""
         raise NotImplementedError
 
     def call(
         self,
         name: str,
-        given: Sequence[Value],
-        named: Mapping[str, Value],
-        me: Value | None = None,
+        given: Sequence[AbstractValue],
+        named: Mapping[str, AbstractValue],
+        me: AbstractValue | None = None,
         *,
         raw: bool = False,
-    ) -> Value:
+    ) -> AbstractValue:
         """A function of the script with these arguments."""
         raise NotImplementedError
 
-    def bind(self, target: ast.expr, value: Value, frame: Frame, statement: ast.stmt) -> None:
+    def bind(self, target: ast.expr, value: AbstractValue, frame: CallFrame, statement: ast.stmt) -> None:
         """A name, an attribute or a part is given a value."""
         raise NotImplementedError
 
-    def block(self, body: Sequence[ast.stmt], frame: Frame) -> None:
+    def block(self, body: Sequence[ast.stmt], frame: CallFrame) -> None:
         """Statements, until one leaves: then Left is raised."""
         raise NotImplementedError
 
-    def quietly(self, body: Sequence[ast.stmt], frame: Frame) -> bool:
+    def quietly(self, body: Sequence[ast.stmt], frame: CallFrame) -> bool:
         """A block that may end early; whether it did."""
         raise NotImplementedError
 
-    def keep(self, target: ast.expr, node: ast.expr, value: Value, frame: Frame) -> None:
+    def keep(self, target: ast.expr, node: ast.expr, value: AbstractValue, frame: CallFrame) -> None:
         """A sum, or a list, that is given something."""
         raise NotImplementedError
 
@@ -134,7 +134,7 @@ class Recording:
         here = self.every[cls.partition(":")[0]]
         return [names.resolved(text(base), "", here, self.every) for base in node.bases]
 
-    def dotted(self, node: ast.expr, frame: Frame) -> str:
+    def dotted(self, node: ast.expr, frame: CallFrame) -> str:
         chain = names.chain_of(node)
         root, _, rest = chain.partition(".")
         if not root:
@@ -146,7 +146,9 @@ class Recording:
 
     # What is told
 
-    def make(self, kind: str, node: ast.expr, cls: str = "", fields: Mapping[str, Value] | None = None) -> str:
+    def make(
+        self, kind: str, node: ast.expr, cls: str = "", fields: Mapping[str, AbstractValue] | None = None
+    ) -> str:
         """A new object, named by where it is made."""
         file = self.stack[-1].partition(":")[0]
         name = f"{kind}@{file}:{node.lineno}.{node.col_offset}"
@@ -161,11 +163,11 @@ class Recording:
         name: str,
         line: int,
         arguments: Mapping[str, ast.expr] = {},
-        values: Sequence[Value] = (),
+        values: Sequence[AbstractValue] = (),
         *,
         on: str = "",
-        made: Value = NOTHING,
-        more: Mapping[str, Value] = {},
+        made: AbstractValue = NOTHING,
+        more: Mapping[str, AbstractValue] = {},
     ) -> None:
         """One call of the trace."""
         function = self.stack[-1]
@@ -200,7 +202,7 @@ class Recording:
             )
         )
 
-    def guard(self, test: ast.expr, branch: Branch, frame: Frame) -> Guard:
+    def guard(self, test: ast.expr, branch: Branch, frame: CallFrame) -> Guard:
         kind: GuardKind = conditions.kind(test, self.ranks, holds=branch == "if")
         value = self.value(test, frame)
         holds, fails = each.where(each.of(value))

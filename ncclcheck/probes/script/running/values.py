@@ -31,7 +31,7 @@ _CARRIED = ("from:", "params:", "via:", "past:", "state:", "loaded:")
 _PROPERTIES = {CLOCK, BY_RANK, AGREED, WORLD, OWN, LIVE, SHARE, CHANCE, DRAWN, MEAN, SUMMED, ORDERED}
 
 
-class Value(NamedTuple):
+class AbstractValue(NamedTuple):
     """tags: properties, and objects (KIND@FILE:LINE), functions (fn:FILE:NAME) that it may be. symbol: the same
     text for the same value, such as a path; empty where it is not known. items: of a tuple or a list. each: what
     it is on each rank (each.py), where that differs.
@@ -39,7 +39,7 @@ class Value(NamedTuple):
 
     tags: frozenset[str] = frozenset()
     symbol: str = ""
-    items: tuple[Value, ...] | None = None
+    items: tuple[AbstractValue, ...] | None = None
     each: tuple[object, ...] | None = None
 
     @property
@@ -51,21 +51,21 @@ class Value(NamedTuple):
         """Its objects of these kinds."""
         return [thing for thing in self.objects if thing.partition("@")[0] in kinds]
 
-    def but(self, *tags: str) -> Value:
+    def but(self, *tags: str) -> AbstractValue:
         """The same without some properties, in its parts too."""
         if self.items is None and self.tags.isdisjoint(tags):
             return self
         items = None if self.items is None else tuple(part.but(*tags) for part in self.items)
         return self._replace(tags=self.tags - {*tags}, items=items)
 
-    def with_(self, *tags: str) -> Value:
+    def with_(self, *tags: str) -> AbstractValue:
         """The same with more."""
         return self._replace(tags=self.tags | {*tags})
 
-    def agreed(self, *unlike: str) -> Value:
+    def agreed(self, *unlike: str) -> AbstractValue:
         """What it is once ranks have exchanged it."""
         items = None if self.items is None else tuple(part.agreed(*unlike) for part in self.items)
-        return Value((self.tags - {*unlike}) | {AGREED}, self.symbol, items)
+        return AbstractValue((self.tags - {*unlike}) | {AGREED}, self.symbol, items)
 
     @property
     def all_tags(self) -> frozenset[str]:
@@ -73,16 +73,16 @@ class Value(NamedTuple):
         return self.tags.union(*(part.all_tags for part in self.items)) if self.items else self.tags
 
 
-NOTHING = Value()
+NOTHING = AbstractValue()
 
 
-def constant(value: object) -> Value:
+def constant(value: object) -> AbstractValue:
     """A number or a text as it is written."""
     device = {GPU_0} if value in ("cuda", "cuda:0") else {CPU} if value == "cpu" else ()
-    return Value(frozenset(device), repr(value)[:_LONG])
+    return AbstractValue(frozenset(device), repr(value)[:_LONG])
 
 
-def join(values: Iterable[Value]) -> Value:
+def join(values: Iterable[AbstractValue]) -> AbstractValue:
     """Any one of them."""
     choices = [*values]
     if not choices:
@@ -104,22 +104,22 @@ def join(values: Iterable[Value]) -> Value:
         tags -= {GPU_0}  # another GPU may be meant
     if AGREED in tags:
         tags -= {OWN}  # one way it was exchanged: it is not known to be a rank's own
-    return Value(tags, symbols.pop() if len(symbols) == 1 else "", items)
+    return AbstractValue(tags, symbols.pop() if len(symbols) == 1 else "", items)
 
 
-def may_lack(values: Iterable[Value]) -> frozenset[str]:
+def may_lack(values: Iterable[AbstractValue]) -> frozenset[str]:
     """Whether one of them is none: None, or false."""
     return frozenset({MAY_LACK} if any(value.symbol in ("None", "False", "0") for value in values) else ())
 
 
-def carried(*values: Value) -> frozenset[str]:
+def carried(*values: AbstractValue) -> frozenset[str]:
     """What a result of these depends on; it is none of them."""
     every = frozenset().union(*(value.all_tags for value in values))
     tags = frozenset(tag for tag in every if tag in _PROPERTIES or tag.startswith(_CARRIED))
     return tags | {BY_RANK} if every & {RANK, LOCAL, FIRST} else tags
 
 
-def symbol(head: str, *parts: Value) -> str:
+def symbol(head: str, *parts: AbstractValue) -> str:
     """How something made of parts is called; empty where one of them is not known."""
     if not all(part.symbol for part in parts):
         return ""
@@ -132,7 +132,7 @@ class Thing:
 
     kind: str
     cls: str = ""
-    fields: dict[str, Value] = field(default_factory=dict)
+    fields: dict[str, AbstractValue] = field(default_factory=dict)
     written: dict[str, ast.expr] = field(default_factory=dict)  # of a table: its values as they are written
 
 
@@ -153,24 +153,24 @@ class Function:
 
 
 @dataclass
-class Frame:
+class CallFrame:
     """A function that is being followed, or a file's own lines."""
 
     file: str
     scope: str
     owner: str = ""
-    variables: dict[str, Value] = field(default_factory=dict)
-    around: Frame | None = None
-    returned: list[Value] = field(default_factory=list)
+    variables: dict[str, AbstractValue] = field(default_factory=dict)
+    around: CallFrame | None = None
+    returned: list[AbstractValue] = field(default_factory=list)
     split: bool = False  # whether some ranks return where others go on
-    yielded: list[Value] = field(default_factory=list)
+    yielded: list[AbstractValue] = field(default_factory=list)
     loops: int = 0  # those of its own that are around
     born: dict[str, int] = field(default_factory=dict)  # name -> loops around where it is given a value anew
     reduced: set[str] = field(default_factory=set)  # names whose tensor was summed in place
 
-    def look(self, name: str) -> Value | None:
+    def look(self, name: str) -> AbstractValue | None:
         """A variable of it, or of what is around it."""
-        frame: Frame | None = self
+        frame: CallFrame | None = self
         while frame is not None:
             if name in frame.variables:
                 return frame.variables[name]

@@ -24,9 +24,9 @@ class OutOfRange(IndexError):
 
     def __init__(self, value: str, row: int | None, rest: str) -> None:
         self.value, self.row, self.rest = value, row, rest
-        super().__init__(self.said())
+        super().__init__(self.words())
 
-    def said(self, index: int | None = None) -> str:
+    def words(self, index: int | None = None) -> str:
         """`label 10 of sample 17: ...`."""
         where = f" of sample {index}" if index is not None else f" in row {self.row} of the batch"
         return f"{self.value}{where if index is not None or self.row is not None else ''}: {self.rest}"

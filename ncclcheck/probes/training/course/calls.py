@@ -24,7 +24,7 @@ _WATCHED = {
 }
 
 
-class Calls:
+class StepCalls:
     """What was called in one step, in order, by whatever name the user imported it. seeded_at: the user's line
     that set torch's seed last.
     """

@@ -40,7 +40,7 @@ class Size:
 
 
 @dataclass
-class Growth:
+class GrowthWatch:
     """Looks after each step at what these roots hold, and at the globals of the user's own modules."""
 
     roots: Mapping[str, Any]
@@ -50,7 +50,7 @@ class Growth:
         """After a step."""
         self.looks.append(dict(_sizes({**self.roots, **_globals()})))
 
-    def found(self) -> list[Growing]:
+    def growing(self) -> list[Growing]:
         """What grew with every step but the first, which makes what is kept."""
         looks = self.looks[1:]
         if len(looks) < _LEAST_LOOKS:

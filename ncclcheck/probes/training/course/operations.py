@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from ncclcheck.probes.dataloader.ours import users_line
 from ncclcheck.probes.facts.training.course import Misused
 from ncclcheck.probes.training.course import bounds
-from ncclcheck.probes.training.equal.own.writes import Writes
+from ncclcheck.probes.training.equal.own.writes import TorchWrites
 
 _MOST_ELEMENTS = 2**22  # of a result that is looked at
 _MOST = 8  # misuses, and steps back through views and casts: chosen
@@ -56,7 +56,7 @@ class Operations(TorchFunctionMode):
         super().__init__()
         self._model = model
         self.misused: dict[str, Misused] = {}
-        self.writes = Writes(model)
+        self.writes = TorchWrites(model)
         self._nan = self._inf = self.root = ("", "")
 
     def begin(self) -> None:

@@ -28,17 +28,17 @@ class _Arrivals:
     """
 
     def __init__(self, parameter: nn.Parameter, *, stepped: bool) -> None:
-        self.one, self.stepped, self.stale, self.lost = parameter, stepped, False, 0
+        self.parameter, self.stepped, self.stale, self.lost = parameter, stepped, False, 0
         self._arrived = self._version = 0
         self._waits = False
         parameter.register_hook(self._arrives)  # type: ignore[no-untyped-call]
 
     def _arrives(self, _gradient: Tensor) -> None:
-        tensor = self.one.grad
+        tensor = self.parameter.grad
         full = tensor is not None and bool(tensor.detach().to_dense().any())
         self.stale = full and (self.stepped or self.stale)
-        self.lost += self._waits and not full and self._version == self.one._version
-        self.stepped, self._waits, self._version = False, True, self.one._version
+        self.lost += self._waits and not full and self._version == self.parameter._version
+        self.stepped, self._waits, self._version = False, True, self.parameter._version
 
     def taken(self) -> bool:
         """An optimizer takes what is there; whether it is stale."""
@@ -49,13 +49,13 @@ class _Arrivals:
 class Optimizers:
     """Looks at each step of an optimizer of this process, from when it is made until `end`.
 
-    found: one was given gradients that were added up on some that it had taken already. steps: of all. rates: the
+    reused: one was given gradients that were added up on some that it had taken already. steps: of all. rates: the
     largest learning rate of each step of an optimizer that holds parameters of the model. got: those of its
     parameters that had a gradient. call: of the given step, which the caller counts up; calls: those with a step.
     """
 
     def __init__(self, model: nn.Module, *, stepped: bool) -> None:
-        self.found, self.steps, self.rates = False, 0, list[float]()
+        self.reused, self.steps, self.rates = False, 0, list[float]()
         self.call, self.calls = 1, {1} if stepped else set[int]()
         self._model = model
         self._lost: list[int] = []
@@ -89,17 +89,17 @@ class Optimizers:
             if parameter.grad is not None and parameter.grad.any()
         }
         stepped = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
-        if self._arrivals and id(self._arrivals[0].one) in stepped:
+        if self._arrivals and id(self._arrivals[0].parameter) in stepped:
             self.rates.append(max(float(group.get("lr", 1.0)) for group in optimizer.param_groups))
             self._lost.append(self._arrivals[0].lost)
         for each in self._arrivals:
-            if id(each.one) in stepped:
-                self.found |= each.taken()
+            if id(each.parameter) in stepped:
+                self.reused |= each.taken()
         self._follow(stepped)
 
     def _follow(self, ids: set[int]) -> None:
         """The first parameter of one that holds none of those that are followed, as the second of a GAN."""
-        if any(id(each.one) in ids for each in self._arrivals):
+        if any(id(each.parameter) in ids for each in self._arrivals):
             return
         mine = [
             parameter for parameter in self._model.parameters() if parameter.requires_grad and id(parameter) in ids

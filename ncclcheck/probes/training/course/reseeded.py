@@ -12,7 +12,7 @@ _LEAST_STEPS = 3  # that must end alike: two could by a schedule of seeds
 
 
 @dataclass
-class Reseeded:
+class ReseededSteps:
     """Before each step every generator gets a seed of its own, other ones on other ranks: what then ends a step in
     a known state was set by the step. device, rank: of this process.
     """

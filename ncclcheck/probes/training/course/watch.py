@@ -22,12 +22,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 
 from ncclcheck.probes.dataloader.ours import is_users
 from ncclcheck.probes.facts.training.course import Course, NotFiniteAt
-from ncclcheck.probes.training.course.growth import Growth
+from ncclcheck.probes.training.course.growth import GrowthWatch
 from ncclcheck.probes.training.course.operations import Operations, compiled, finite
-from ncclcheck.probes.training.equal.alike import told
+from ncclcheck.probes.training.equal.alike import of_all_ranks
 from ncclcheck.probes.training.equal.state import plain
 from ncclcheck.probes.training.feed import Batch
-from ncclcheck.probes.training.loop import Setting, bare
+from ncclcheck.probes.training.loop import TrainingSetting, bare
 
 _MOST = 5  # warnings, ranks, misuses in a finding: chosen
 _LONGEST = 300  # characters of a warning: chosen, its first sentences
@@ -39,14 +39,14 @@ _TELLING = re.compile(
 )
 
 
-class Watch:
+class StepWatch:
     """Watches this rank. model: as it is trained; roots: by name, what may keep things."""
 
     def __init__(self, model: nn.Module, roots: Mapping[str, Any]) -> None:
         self._model = model
         self._operations = Operations(bare(model))
         self.writes = self._operations.writes
-        self._growth = Growth({"model": bare(model), **roots})
+        self._growth = GrowthWatch({"model": bare(model), **roots})
         self._losses: list[float] = []
         self._of_step: list[Tensor] = []
         self._gradient = ""
@@ -157,10 +157,10 @@ class Watch:
     def _bad_weights(self) -> str:
         return next((plain(name) for name, parameter in self._model.named_parameters() if not _ok(parameter)), "")
 
-    def course(self, setting: Setting, *, own: bool) -> Course:
+    def course(self, setting: TrainingSetting, *, own: bool) -> Course:
         """What all ranks saw; all must ask."""
         mine = [self._lapse, bool(self._bad_weights()), self._losses[:1], self._losses[-1:]]
-        ranks = told(setting.peers, [_plain(value) for value in mine])
+        ranks = of_all_ranks(setting.peers, [_plain(value) for value in mine])
         lapses = [(row[0], rank) for rank, row in enumerate(ranks) if row[0] is not None]
         lapse = None
         if lapses:
@@ -177,7 +177,7 @@ class Watch:
                 before=before,
                 lasting=any(rank[1] for rank in ranks),
             )
-        growing = self._growth.found()
+        growing = self._growth.growing()
         return Course(
             own=own,
             steps=self.steps,

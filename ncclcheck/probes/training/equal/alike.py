@@ -11,15 +11,15 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from ncclcheck.probes.facts.training import Agreement, Differing
-from ncclcheck.probes.job.timing import Peers
+from ncclcheck.probes.facts.training import Agreement, DifferingTensor
+from ncclcheck.probes.job.timing import RankPeers
 from ncclcheck.probes.training.equal.state import combined, plain
 
 MOST = 20  # names or ranks that are kept of one comparison, the rest is counted: chosen
 _MOST_NAMES = 5000  # of parameters that ranks exchange as text: chosen, bounds the text that ranks exchange
 
 
-def agreement(peers: Peers, model: nn.Module, prints: Mapping[str, int]) -> Agreement:
+def agreement(peers: RankPeers, model: nn.Module, prints: Mapping[str, int]) -> Agreement:
     """The tensors of which some rank has other bits."""
     names = [*prints]
     if len(set(peers.texts(combined(dict.fromkeys(names, 0))))) > 1:
@@ -37,7 +37,7 @@ def agreement(peers: Peers, model: nn.Module, prints: Mapping[str, int]) -> Agre
     )
 
 
-def structures(peers: Peers, model: nn.Module) -> Agreement | None:
+def structures(peers: RankPeers, model: nn.Module) -> Agreement | None:
     """The parameters that some rank lacks, freezes or has in another shape; None where all have the same.
 
     Nothing may be sent by the model before this is known: ranks would wait for each other, or mix up gradients.
@@ -45,7 +45,7 @@ def structures(peers: Peers, model: nn.Module) -> Agreement | None:
     mine = {plain(name): _form(parameter) for name, parameter in model.named_parameters()}
     if len({*peers.texts(combined(dict.fromkeys(map(str, mine.items()), 0)))}) == 1:
         return None
-    ranks = told(peers, dict([*mine.items()][:_MOST_NAMES]))
+    ranks = of_all_ranks(peers, dict([*mine.items()][:_MOST_NAMES]))
     names = dict.fromkeys(name for rank in ranks for name in rank)
     forms = {name: [rank.get(name, "missing") for rank in ranks] for name in names}
     apart = {name: form for name, form in forms.items() if len({*form}) > 1}
@@ -53,7 +53,7 @@ def structures(peers: Peers, model: nn.Module) -> Agreement | None:
         tensors=len(mine),
         differ=len(apart),
         differing=[
-            Differing(name=name[:200], ranks=odd(form)[:MOST], count=len(odd(form)), how=_how(form))
+            DifferingTensor(name=name[:200], ranks=odd(form)[:MOST], count=len(odd(form)), how=_how(form))
             for name, form in [*apart.items()][:MOST]
         ],
     )
@@ -77,9 +77,9 @@ def _unequal(mine: torch.Tensor) -> list[int]:
     return [int(index) for index in (least != most).nonzero().flatten().tolist()]
 
 
-def _differing(model: nn.Module, name: str, values: Sequence[int]) -> Differing:
+def _differing(model: nn.Module, name: str, values: Sequence[int]) -> DifferingTensor:
     others = odd(values)
-    return Differing(
+    return DifferingTensor(
         name=name[:200],
         kind="parameter" if name in {plain(parameter) for parameter, _ in model.named_parameters()} else "buffer",
         ranks=others[:MOST],
@@ -107,16 +107,16 @@ def _is_local(model: nn.Module, name: str) -> bool:
     return isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(layer, nn.SyncBatchNorm)
 
 
-def _other_names(peers: Peers, names: Sequence[str]) -> Agreement:
+def _other_names(peers: RankPeers, names: Sequence[str]) -> Agreement:
     """Ranks that built another model: told by the number of its tensors and their names together."""
     texts = peers.texts(f"{len(names)} {combined(dict.fromkeys(names, 0))}")
     others = odd(texts)
-    whole = Differing(name="the names of the tensors", ranks=others[:MOST], count=len(others))
+    whole = DifferingTensor(name="the names of the tensors", ranks=others[:MOST], count=len(others))
     return Agreement(
         tensors=len(names), differ=len(names), tied=_tied([hash(digest) for digest in texts]), differing=[whole]
     )
 
 
-def told(peers: Peers, mine: Any) -> list[Any]:
+def of_all_ranks(peers: RankPeers, mine: Any) -> list[Any]:
     """Something short of each rank, by rank; as JSON."""
     return [json.loads(text) for text in peers.texts(json.dumps(mine))]

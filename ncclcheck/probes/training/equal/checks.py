@@ -10,17 +10,17 @@ from ncclcheck.probes.facts import Measurements
 from ncclcheck.probes.facts.training import Checks, Smoke, Unchecked
 from ncclcheck.probes.training.equal import equality, reference, rows, streams
 from ncclcheck.probes.training.equal.own import own_step
-from ncclcheck.probes.training.loop import Setting, wrap
+from ncclcheck.probes.training.loop import TrainingSetting, wrap
 from ncclcheck.probes.training.saves import own_checkpoint
 
 _SHARE = 0.5  # of the time box; the rest is for what is measured after the checks
 
-Check = Callable[[Setting], Checks]
+Check = Callable[[TrainingSetting], Checks]
 
 
-def run(setting: Setting) -> None:
+def run(setting: TrainingSetting) -> None:
     """All of them, as far as time allows."""
-    trained = _Trained()
+    trained = _SharedModel()
     named: list[tuple[str, str, Check]] = [
         ("before_wrap", "weights before the wrap", equality.before_wrap),
         ("lengths", "batches of ranks", rows.lengths),
@@ -50,25 +50,25 @@ def run(setting: Setting) -> None:
         _tell(setting, check(setting))
 
 
-class _Trained:
+class _SharedModel:
     """The model that two of the checks share."""
 
     def __init__(self) -> None:
         self._model: nn.Module | None = None
 
-    def steps(self, setting: Setting) -> Checks:
+    def steps(self, setting: TrainingSetting) -> Checks:
         """Train it."""
         self._model = wrap(setting, setting.fresh_model())
         return equality.trained(setting, self._model)
 
-    def metric(self, setting: Setting) -> Checks:
+    def metric(self, setting: TrainingSetting) -> Checks:
         """Look at its loss."""
         if self._model is None:
             return Checks(unchecked=[Unchecked(check="metric", why="nothing was trained")])
         return streams.metric(setting, self._model)
 
 
-def _tell(setting: Setting, checks: Checks) -> None:
+def _tell(setting: TrainingSetting, checks: Checks) -> None:
     """What all ranks know is told once."""
     if setting.peers.rank == 0:
         setting.context.emit(Measurements(smoke=Smoke(checks=checks)))

@@ -12,22 +12,22 @@ from torch import Tensor
 from torch.utils.data import DataLoader
 
 from ncclcheck.probes.facts.training import Contents
-from ncclcheck.probes.training.equal.alike import MOST, odd, told
+from ncclcheck.probes.training.equal.alike import MOST, odd, of_all_ranks
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.equal.state import fingerprint
-from ncclcheck.probes.training.loop import Setting
+from ncclcheck.probes.training.loop import TrainingSetting
 
 _PROBED = 4  # indices, each read twice
 _FOLLOWED = 256  # samples whose contents are compared between ranks that have other datasets
 _FOLLOWED_S = 1.5  # for reading the samples that are compared: chosen
 
 
-def seen(setting: Setting, size: int) -> Contents | None:
+def seen(setting: TrainingSetting, size: int) -> Contents | None:
     """None where samples cannot be compared: they are read otherwise each time, or hold nothing that has bits."""
     probes = sorted({place * (size - 1) // max(1, _PROBED - 1) for place in range(_PROBED)})
     first, again = _read(setting, probes), _read(setting, probes)
-    ranks = told(setting.peers, first if first == again else [])
-    sizes = told(setting.peers, samples_in(setting))
+    ranks = of_all_ranks(setting.peers, first if first == again else [])
+    sizes = of_all_ranks(setting.peers, samples_in(setting))
     if not all(ranks) and len({*sizes}) == 1:
         return None
     columns = [*zip(*ranks, strict=True)] if all(len(rank) == len(probes) for rank in ranks) else []
@@ -46,7 +46,7 @@ def seen(setting: Setting, size: int) -> Contents | None:
     )
 
 
-def _common(setting: Setting) -> tuple[int, int]:
+def _common(setting: TrainingSetting) -> tuple[int, int]:
     """Of samples all over each rank's dataset, how many another rank has too; and how many were looked at.
 
     Samples that are alike on one rank say nothing: then none counts.
@@ -54,12 +54,12 @@ def _common(setting: Setting) -> tuple[int, int]:
     samples = samples_in(setting)
     count = min(samples, _FOLLOWED)
     mine = _read(setting, [place * samples // count for place in range(count)] if count else [], _FOLLOWED_S)
-    ranks = [{*rows} if len({*rows}) == len(rows) else {*()} for rows in told(setting.peers, mine)]
+    ranks = [{*rows} if len({*rows}) == len(rows) else {*()} for rows in of_all_ranks(setting.peers, mine)]
     common = sum(any(row in other for other in ranks[:rank]) for rank, rows in enumerate(ranks) for row in rows)
     return common, sum(map(len, ranks))
 
 
-def samples_in(setting: Setting) -> int:
+def samples_in(setting: TrainingSetting) -> int:
     """Samples of the dataset; 0 where it tells none."""
     try:
         return len(setting.feed.loader.dataset)  # type: ignore[arg-type]
@@ -67,7 +67,7 @@ def samples_in(setting: Setting) -> int:
         return 0
 
 
-def _read(setting: Setting, indices: Sequence[int], seconds: float = 60.0) -> list[int]:
+def _read(setting: TrainingSetting, indices: Sequence[int], seconds: float = 60.0) -> list[int]:
     """Prints of these samples, read as the user's loader reads them; empty where that does not work."""
     loader, prints, until = setting.feed.loader, list[int](), time.monotonic() + seconds
     workers: dict[str, Any] = {}

@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ncclcheck.probes.facts.training import Agreement, Checks, Doubles, FixedBatch, TakenSteps, Trained
-from ncclcheck.probes.training.course.watch import Watch
-from ncclcheck.probes.training.equal.alike import MOST, agreement, told
+from ncclcheck.probes.training.course.watch import StepWatch
+from ncclcheck.probes.training.equal.alike import MOST, agreement, of_all_ranks
 from ncclcheck.probes.training.equal.own.alone import alone
-from ncclcheck.probes.training.equal.own.beside import Followed
+from ncclcheck.probes.training.equal.own.beside import FollowedValues
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.equal.state import fingerprints, plain
 from ncclcheck.probes.training.feed import moved
-from ncclcheck.probes.training.loop import Setting, bare, stream, train_step, wrap
+from ncclcheck.probes.training.loop import TrainingSetting, bare, stream, train_step, wrap
 
 _STEPS = 20  # at most, of the steps that were asked for: replicas that drift do so with the first ones; chosen
 _FIXED_STEPS = 10  # on one batch: chosen, the loss of a model that learns has fallen by then
 
 
-def before_wrap(setting: Setting) -> Checks:
+def before_wrap(setting: TrainingSetting) -> Checks:
     """DDP repairs a difference without a word, by handing out rank 0's."""
     agreed = agreement(setting.peers, setting.model, fingerprints(setting.model))
     return Checks(before_wrap=agreed, doubles=_doubles(setting.model))
@@ -46,7 +46,7 @@ def _doubles(model: nn.Module) -> Doubles:
     return Doubles(parameters=len([*model.parameters()]), groups=groups[:MOST])
 
 
-def trained(setting: Setting, model: nn.Module) -> Checks:
+def trained(setting: TrainingSetting, model: nn.Module) -> Checks:
     """Steps on own batches; the model is left trained."""
     steps = min(setting.plan.steps, _STEPS)
     every = max(1, steps // 4)
@@ -54,7 +54,7 @@ def trained(setting: Setting, model: nn.Module) -> Checks:
     taken, after = 0, None
     seen: Agreement | None = None
     watch = _watch(setting, model)
-    beside = None if watch is None else Followed(setting, bare(model))
+    beside = None if watch is None else FollowedValues(setting, bare(model))
     while taken < steps and after is None:
         for _ in range(min(every, steps - taken)):
             if watch is None:
@@ -73,11 +73,11 @@ def trained(setting: Setting, model: nn.Module) -> Checks:
     return Checks(
         trained=Trained(steps=taken, every=every, agreement=seen, after=after, taken=fewer),
         courses=[] if watch is None else [watch.course(setting, own=False)],
-        beside=None if beside is None else beside.found(taken, _loss(setting)),
+        beside=None if beside is None else beside.changes(taken, _loss(setting)),
     )
 
 
-def _loss(setting: Setting) -> Callable[[Any], list[Tensor]]:
+def _loss(setting: TrainingSetting) -> Callable[[Any], list[Tensor]]:
     """What the loss of the first batch is with a copy of the model, and then again: some values follow others."""
 
     def of(roots: Any) -> list[Tensor]:
@@ -88,21 +88,21 @@ def _loss(setting: Setting) -> Callable[[Any], list[Tensor]]:
     return of
 
 
-def _watch(setting: Setting, model: nn.Module) -> Watch | None:
+def _watch(setting: TrainingSetting, model: nn.Module) -> StepWatch | None:
     """What watches these steps; nothing of our own models, and the given step is watched by itself."""
     if setting.builtin or setting.plan.step:
         return None
-    return Watch(model, {"loss": setting.loss})
+    return StepWatch(model, {"loss": setting.loss})
 
 
-def _fewer(setting: Setting, optimizer: Optimizer) -> list[TakenSteps]:
+def _fewer(setting: TrainingSetting, optimizer: Optimizer) -> list[TakenSteps]:
     """The ranks of which the optimizer took fewer steps than others."""
     mine = max((int(state["step"]) for state in optimizer.state.values() if "step" in state), default=0)
-    steps = [int(count) for count in told(setting.peers, mine)]
+    steps = [int(count) for count in of_all_ranks(setting.peers, mine)]
     return [TakenSteps(rank=rank, steps=count) for rank, count in enumerate(steps) if count < max(steps)][:MOST]
 
 
-def fixed_batch(setting: Setting) -> Checks:
+def fixed_batch(setting: TrainingSetting) -> Checks:
     """Whether the loss of a batch falls that comes again and again: on fresh data it need not."""
     model = wrap(setting, setting.fresh_model())
     optimizer = setting.optimizer(model)

@@ -12,14 +12,14 @@ from torch import Tensor, nn
 from ncclcheck.probes.facts import replace
 from ncclcheck.probes.facts.training import BatchNorms
 from ncclcheck.probes.training.feed import Batch, moved
-from ncclcheck.probes.training.loop import Setting, autocast
+from ncclcheck.probes.training.loop import TrainingSetting, autocast
 
 _Local = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _NAMED, _MEASURED = 8, 32  # layers in a finding, layers whose inputs are added up: chosen, the first show it
 _NONE = 2**30  # samples: more than any batch has, so that the least of all ranks is a real one
 
 
-def seen(setting: Setting, batch: Batch) -> BatchNorms:
+def seen(setting: TrainingSetting, batch: Batch) -> BatchNorms:
     """One forward pass of the bare model; all ranks take part, whatever their model does."""
     model = setting.fresh_model().train()
     layers = {name: layer for name, layer in model.named_modules() if isinstance(layer, _Local)}
@@ -59,7 +59,7 @@ class _Inputs:
         self.sums[name] = torch.stack([count.double(), by_channel.sum(1), by_channel.square().sum(1)])
 
 
-def _off(setting: Setting, mine: list[Tensor]) -> float | None:
+def _off(setting: TrainingSetting, mine: list[Tensor]) -> float | None:
     """Root mean square, over ranks, layers and channels, of the distance of means in standard deviations."""
     local = torch.cat([tensor.double() for tensor in mine], dim=1).to(setting.device)
     whole = local.clone()

@@ -8,15 +8,23 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ncclcheck.probes.facts.training import Checks, Lengths, Orders, RankBatches, ReadTwice, Samples, Unchecked
+from ncclcheck.probes.facts.training import (
+    Checks,
+    EpochSamples,
+    EpochsDiffer,
+    Lengths,
+    RankBatches,
+    ReadTwice,
+    Unchecked,
+)
 from ncclcheck.probes.training.equal import contents
-from ncclcheck.probes.training.equal.alike import MOST, told
-from ncclcheck.probes.training.loop import Setting
+from ncclcheck.probes.training.equal.alike import MOST, of_all_ranks
+from ncclcheck.probes.training.loop import TrainingSetting
 
 _MOST_SAMPLES = 2_000_000  # of a dataset, for each of which ranks exchange a count: chosen, 16 MB
 
 
-def lengths(setting: Setting) -> Checks:
+def lengths(setting: TrainingSetting) -> Checks:
     """How many batches ranks have; asked when the setting was made, as a rank that has fewer ends the others."""
     counts, most = setting.lengths, max(setting.lengths)
     short = [RankBatches(rank=rank, batches=length) for rank, length in enumerate(counts) if length < most]
@@ -27,7 +35,7 @@ def lengths(setting: Setting) -> Checks:
     )
 
 
-def samples(setting: Setting) -> Checks:
+def samples(setting: TrainingSetting) -> Checks:
     """What all ranks read in two epochs."""
     first, why = _indices(setting, 0)
     if why:
@@ -36,7 +44,7 @@ def samples(setting: Setting) -> Checks:
     return Checks(samples=_accounted(setting, first), orders=_orders(setting, first, second))
 
 
-def _indices(setting: Setting, epoch: int) -> tuple[list[int], str]:
+def _indices(setting: TrainingSetting, epoch: int) -> tuple[list[int], str]:
     """Of this rank; or why not, the same answer on all ranks."""
     try:
         mine, why = setting.feed.indices(epoch)
@@ -47,10 +55,10 @@ def _indices(setting: Setting, epoch: int) -> tuple[list[int], str]:
         why = f"the dataset has {size} samples; up to {_MOST_SAMPLES} are followed" if size else "it has no length"
     if not why and not all(0 <= index < size for index in mine):
         why = "the sampler gives indices beyond the dataset's length"
-    return mine, next((reason for reason in told(setting.peers, why) if reason), "")
+    return mine, next((reason for reason in of_all_ranks(setting.peers, why) if reason), "")
 
 
-def _accounted(setting: Setting, mine: Sequence[int]) -> Samples:
+def _accounted(setting: TrainingSetting, mine: Sequence[int]) -> EpochSamples:
     """How often each sample is read, over all ranks."""
     peers, size = setting.peers, int(setting.peers.worst([contents.samples_in(setting)])[0])
     reads = torch.bincount(torch.tensor([*mine], dtype=torch.int64), minlength=size).to(setting.device)
@@ -58,8 +66,8 @@ def _accounted(setting: Setting, mine: Sequence[int]) -> Samples:
     dist.all_reduce(reads)
     absent, twice = ((reads == 0).nonzero().flatten(), (reads > 1).nonzero().flatten())
     chosen = [int(index) for index in twice[:5].tolist()]
-    holders = told(peers, [int(own[index]) > 0 for index in chosen])
-    return Samples(
+    holders = of_all_ranks(peers, [int(own[index]) > 0 for index in chosen])
+    return EpochSamples(
         sampler=_sampler(setting),
         dataset=size,
         ranks=peers.world,
@@ -76,20 +84,20 @@ def _accounted(setting: Setting, mine: Sequence[int]) -> Samples:
     )
 
 
-def _orders(setting: Setting, first: list[int], second: list[int]) -> Orders:
-    answers = told(setting.peers, [first != sorted(first), len(first) > 1 and first == second])
+def _orders(setting: TrainingSetting, first: list[int], second: list[int]) -> EpochsDiffer:
+    answers = of_all_ranks(setting.peers, [first != sorted(first), len(first) > 1 and first == second])
     same = [rank for rank, (_, again) in enumerate(answers) if again]
     shuffled = any(drawn for drawn, _ in answers)
-    return Orders(sampler=_sampler(setting), shuffled=shuffled, same=same[:MOST], count=len(same))
+    return EpochsDiffer(sampler=_sampler(setting), shuffled=shuffled, same=same[:MOST], count=len(same))
 
 
-def _sampler(setting: Setting) -> str:
+def _sampler(setting: TrainingSetting) -> str:
     """The type of what chooses the samples."""
     loader: Any = setting.feed.loader
     own = type(loader.batch_sampler).__name__
     return type(loader.sampler).__name__ if own in ("BatchSampler", "NoneType") else own
 
 
-def _batch(setting: Setting) -> int:
+def _batch(setting: TrainingSetting) -> int:
     loader: Any = setting.feed.loader
     return int(loader.batch_size or getattr(loader.batch_sampler, "batch_size", None) or 1)

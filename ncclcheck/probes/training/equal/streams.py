@@ -15,39 +15,42 @@ from ncclcheck.probes.facts.training import (
     Checks,
     Generators,
     Metric,
-    SharedStream,
+    SharedGenerator,
     Unchecked,
     Unused,
     UnusedParameter,
 )
-from ncclcheck.probes.training.equal.alike import MOST, told
+from ncclcheck.probes.training.equal.alike import MOST, of_all_ranks
 from ncclcheck.probes.training.equal.joined import PLACED, gathered, is_placed
 from ncclcheck.probes.training.equal.seeds import states
 from ncclcheck.probes.training.feed import Batch, moved, samples_of
-from ncclcheck.probes.training.loop import Setting, bare
+from ncclcheck.probes.training.loop import TrainingSetting, bare
 
 
-def generators(setting: Setting) -> Checks:
+def generators(setting: TrainingSetting) -> Checks:
     """Those of ranks after the data were made, and now, after steps."""
-    made, now = told(setting.peers, setting.generators), told(setting.peers, states(setting.device))
+    made, now = (
+        of_all_ranks(setting.peers, setting.generators),
+        of_all_ranks(setting.peers, states(setting.device)),
+    )
     shared = [*_shared(made, "made"), *_shared(now, "trained")]
     workers = setting.feed.loader.num_workers
     return Checks(generators=Generators(looked_at=sorted(made[0]), shared=shared[:MOST], workers=workers))
 
 
-def _shared(ranks: Sequence[Mapping[str, str]], when: Literal["made", "trained"]) -> list[SharedStream]:
+def _shared(ranks: Sequence[Mapping[str, str]], when: Literal["made", "trained"]) -> list[SharedGenerator]:
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for rank, streams in enumerate(ranks):
         for name, state in streams.items():
             groups[name, state].append(rank)
     return [
-        SharedStream(generator=name, ranks=sharers[:MOST], count=len(sharers), when=when)
+        SharedGenerator(generator=name, ranks=sharers[:MOST], count=len(sharers), when=when)
         for (name, _), sharers in groups.items()
         if len(sharers) > 1
     ]
 
 
-def unused(setting: Setting) -> Checks:
+def unused(setting: TrainingSetting) -> Checks:
     """What the backward passes of the bare model left without a gradient, as all ranks said when it was made."""
     ranks: dict[str, list[int]] = defaultdict(list)
     for rank, names in enumerate(setting.unreached):
@@ -66,7 +69,7 @@ def unused(setting: Setting) -> Checks:
     return Checks(unused=Unused(parameters=parameters, count=len(streams), unused=streams[:MOST]))
 
 
-def metric(setting: Setting, model: nn.Module) -> Checks:
+def metric(setting: TrainingSetting, model: nn.Module) -> Checks:
     """The mean loss of a trained model, as ranks sum it up and as one process computes it."""
     batch = setting.first[0]
     parts = "no process holds the whole model" if model is bare(model) else gathered(setting, batch)
@@ -79,7 +82,7 @@ def metric(setting: Setting, model: nn.Module) -> Checks:
     why = _useless([loss for loss, _ in mine])
     if not why and is_placed(mine[0][0], batch, lambda given: _summed(setting, model, [given])[0]):
         why = PLACED
-    if why := next((reason for reason in told(setting.peers, why) if reason), ""):
+    if why := next((reason for reason in of_all_ranks(setting.peers, why) if reason), ""):
         return Checks(unchecked=[Unchecked(check="metric", why=why)])
     total = torch.tensor(mine[0], dtype=torch.float64, device=setting.device)
     dist.all_reduce(total)
@@ -95,7 +98,7 @@ def _useless(losses: Sequence[float]) -> str:
     return "the model gives another loss each time" if len(set(losses)) > 1 else ""
 
 
-def _summed(setting: Setting, model: nn.Module, batches: Sequence[Batch]) -> tuple[float, int]:
+def _summed(setting: TrainingSetting, model: nn.Module, batches: Sequence[Batch]) -> tuple[float, int]:
     """Loss times samples, and samples."""
     total, samples = 0.0, 0
     for batch in batches:

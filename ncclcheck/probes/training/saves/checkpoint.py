@@ -13,12 +13,12 @@ import msgspec
 import torch
 from torch import Tensor, nn
 
-from ncclcheck.probes.facts.training.checks import Differing
+from ncclcheck.probes.facts.training.checks import DifferingTensor
 from ncclcheck.probes.facts.training.saves import RankProblem, Reloaded, Saves
 from ncclcheck.probes.machine import files
 from ncclcheck.probes.training.equal.alike import MOST, agreement
 from ncclcheck.probes.training.equal.state import fingerprints
-from ncclcheck.probes.training.loop import Setting, stream, train_step, wrap
+from ncclcheck.probes.training.loop import TrainingSetting, stream, train_step, wrap
 from ncclcheck.probes.training.saves import places
 
 _STEPS = 2  # of training, so that the optimizer has a state to save
@@ -26,7 +26,7 @@ _MOST_TENSORS = 5  # in a finding: chosen
 _PREFIX = "module."  # of DDP
 
 
-def run(setting: Setting) -> None:
+def run(setting: TrainingSetting) -> None:
     """Train a little, save, and read it again on every rank."""
     plan = setting.plan
     if plan.strategy != "ddp":
@@ -49,7 +49,7 @@ def run(setting: Setting) -> None:
     _tell(setting, _reloaded(setting, model, path))
 
 
-def _nowhere(setting: Setting, path: Path, problems: list[RankProblem]) -> None:
+def _nowhere(setting: TrainingSetting, path: Path, problems: list[RankProblem]) -> None:
     """Where nobody can write into the working directory, nobody said that checkpoints go there."""
     if not setting.plan.checkpoints and len(problems) == setting.context.world_size:
         why = f"{problems[0].problem}; --checkpoint-dir DIR names another place"
@@ -58,7 +58,7 @@ def _nowhere(setting: Setting, path: Path, problems: list[RankProblem]) -> None:
         _tell(setting, Reloaded(path=str(path), problems=problems[:MOST], failed=len(problems)))
 
 
-def _reloaded(setting: Setting, model: nn.Module, path: Path) -> Reloaded:
+def _reloaded(setting: TrainingSetting, model: nn.Module, path: Path) -> Reloaded:
     size = size_of(model)
     setting.context.step(f"training: write {path}, {size} bytes")
     wrote, problem = written(path, model.state_dict()) if setting.context.rank == 0 else (0.0, "")
@@ -94,7 +94,7 @@ def size_of(model: nn.Module) -> int:
     )
 
 
-def too_large(setting: Setting, size: int) -> str:
+def too_large(setting: TrainingSetting, size: int) -> str:
     """Why so large a save is not made; empty where it may be. A collective: ranks may have other models."""
     size = int(setting.peers.worst([float(size)])[0])
     if size <= setting.plan.save_bytes:
@@ -106,7 +106,9 @@ def _unwritten(path: Path, problems: list[RankProblem]) -> Reloaded:
     return Reloaded(path=str(path), problems=problems[:MOST], failed=len(problems))
 
 
-def _unlike(setting: Setting, fresh: nn.Module, model: nn.Module, prints: dict[str, int]) -> list[Differing]:
+def _unlike(
+    setting: TrainingSetting, fresh: nn.Module, model: nn.Module, prints: dict[str, int]
+) -> list[DifferingTensor]:
     """Tensors that are not what rank 0 saved; its own model is the measure, as others have other statistics.
 
     What only one of both has, such as a cache that the first forward pass makes, is no difference.
@@ -115,7 +117,7 @@ def _unlike(setting: Setting, fresh: nn.Module, model: nn.Module, prints: dict[s
     parameters = {name for name, _ in fresh.named_parameters()}
     world = setting.peers.world
     apart = [
-        Differing(
+        DifferingTensor(
             name=name[:200],
             kind="parameter" if name in parameters else "buffer",
             ranks=[*range(min(world, MOST))],
@@ -126,7 +128,7 @@ def _unlike(setting: Setting, fresh: nn.Module, model: nn.Module, prints: dict[s
         if expected.get(name, value) != value
     ]
     everyone = msgspec.json.decode(setting.peers.texts(msgspec.json.encode(apart[:_MOST_TENSORS]).decode())[0])
-    return msgspec.convert(everyone, list[Differing])
+    return msgspec.convert(everyone, list[DifferingTensor])
 
 
 def written(path: Path, state: Any) -> tuple[float, str]:
@@ -136,7 +138,7 @@ def written(path: Path, state: Any) -> tuple[float, str]:
         torch.save(state, buffer)
         places.write_whole(path, buffer.getvalue())
     except Exception as error:  # a user's model may hold what cannot be pickled
-        return 0.0, f"writing {path}: {told(error)}"
+        return 0.0, f"writing {path}: {in_words(error)}"
     return time.monotonic() - begun, ""
 
 
@@ -162,17 +164,17 @@ def read_into(model: nn.Module, path: Path) -> str:
         state = read(path)
         model.load_state_dict({name.removeprefix(_PREFIX): value for name, value in state.items()})
     except Exception as error:  # what torch raises for a damaged file has no common type
-        return f"reading {path}: {told(error)}"
+        return f"reading {path}: {in_words(error)}"
     return ""
 
 
-def told(error: Exception) -> str:
+def in_words(error: Exception) -> str:
     """In one line; the system's own words where it has some."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
-def _tell(setting: Setting, reloaded: Reloaded) -> None:
+def _tell(setting: TrainingSetting, reloaded: Reloaded) -> None:
     if setting.context.rank == 0:
         places.emit(setting, Saves(reloaded=reloaded))

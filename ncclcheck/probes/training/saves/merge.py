@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ncclcheck.probes.facts.training.saves import Merged, Saves, Unsaved
 from ncclcheck.probes.training.equal.alike import MOST
-from ncclcheck.probes.training.loop import Setting
+from ncclcheck.probes.training.loop import TrainingSetting
 from ncclcheck.probes.training.saves import places
 
 _LINES = 50  # that each rank writes: chosen, several turns of several lines show an append that is cut
@@ -19,7 +19,7 @@ _PATIENCE_S = 5.0
 _MOST_APPENDING = 64  # more ranks than that would wait for each other rather than tell more
 
 
-def run(setting: Setting) -> None:
+def run(setting: TrainingSetting) -> None:
     """Write, wait for all, merge."""
     if setting.left() <= 0:
         places.unseen(setting, "merge", "the time box was used up before", missed=True)
@@ -37,7 +37,7 @@ def run(setting: Setting) -> None:
         places.emit(setting, _merged(setting, folder, locks[0] if locks else ""))
 
 
-def _write_own(setting: Setting, folder: Path) -> str:
+def _write_own(setting: TrainingSetting, folder: Path) -> str:
     """What went wrong. With the fault one-file all ranks write under one name, as if they forgot their rank."""
     rank = setting.context.rank
     path = folder / ("rank.jsonl" if setting.faults.has("one-file") else f"rank-{rank}.jsonl")
@@ -52,7 +52,7 @@ def _line(rank: int, number: int) -> str:
     return json.dumps({"rank": rank, "step": number, "loss": 1 / (1 + number)}) + "\n"
 
 
-def _append(setting: Setting, path: Path) -> str:
+def _append(setting: TrainingSetting, path: Path) -> str:
     """Several turns, each under an exclusive lock; why locks do not work here."""
     if setting.context.rank not in _appending(setting):
         return ""
@@ -67,7 +67,7 @@ def _append(setting: Setting, path: Path) -> str:
     return ""
 
 
-def _appending(setting: Setting) -> range:
+def _appending(setting: TrainingSetting) -> range:
     """Ranks of all nodes, but not too many."""
     world = setting.context.world_size
     return range(0, world, -(-world // _MOST_APPENDING))
@@ -87,14 +87,14 @@ def _lock(descriptor: int) -> None:
             return
 
 
-def _merged(setting: Setting, folder: Path, locks: str) -> Saves:
+def _merged(setting: TrainingSetting, folder: Path, locks: str) -> Saves:
     try:
         return Saves(merged=_looked_at(setting, folder, locks))
     except OSError as error:
         return Saves(unseen=[Unsaved(part="merge", why=f"reading {folder}: {error.strerror or error}"[:300])])
 
 
-def _looked_at(setting: Setting, folder: Path, locks: str) -> Merged:
+def _looked_at(setting: TrainingSetting, folder: Path, locks: str) -> Merged:
     world = setting.context.world_size
     files = {rank: folder / f"rank-{rank}.jsonl" for rank in range(world)}
     until = time.monotonic() + _PATIENCE_S

@@ -12,16 +12,16 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from ncclcheck.probes.facts.training import Checks, Lost, OwnCheckpoint, Unchecked
+from ncclcheck.probes.facts.training import Checks, LostState, OwnCheckpoint, Unchecked
 from ncclcheck.probes.training import given
 from ncclcheck.probes.training.course.optimizers import alive
 from ncclcheck.probes.training.course.unreduced import UNREDUCED
-from ncclcheck.probes.training.equal.alike import MOST, told
+from ncclcheck.probes.training.equal.alike import MOST, of_all_ranks
 from ncclcheck.probes.training.equal.own.own_state import Entry, entries, prints
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators, seed_all, states
 from ncclcheck.probes.training.equal.state import added, plain
 from ncclcheck.probes.training.feed import Batch, moved
-from ncclcheck.probes.training.loop import Setting, bare, stream, wrap
+from ncclcheck.probes.training.loop import TrainingSetting, bare, stream, wrap
 from ncclcheck.probes.training.saves import places
 
 _BEFORE, _AFTER = 3, 3  # steps until it is saved, and from there on
@@ -30,7 +30,7 @@ _CLOSE = 1e-4  # of the norm: gradients may be added up in another order
 State = dict[str, Any]
 
 
-def seen(setting: Setting) -> Checks:
+def seen(setting: TrainingSetting) -> Checks:
     """Train, save, go on; then load into what a new process makes, and go on from there on the same batches."""
     step, save, load = given.step(setting.plan), *given.checkpoint(setting.plan)
     if step is None or save is None or load is None:
@@ -46,7 +46,7 @@ def seen(setting: Setting) -> Checks:
     _steps(setting, step, model, state, before)
     with _written() as mine:
         save(model, state, path)
-    files = told(setting.peers, sorted(mine))
+    files = of_all_ranks(setting.peers, sorted(mine))
     dist.barrier()
     saved, generators = _everything(model, state), states(setting.device)
     wanted = _went_on(setting, step, model, state, after)
@@ -59,7 +59,11 @@ def seen(setting: Setting) -> Checks:
     load(model, state, path)
     lost = _lost(setting, saved, _everything(model, state))
     restored = states(setting.device)["torch"] == generators["torch"]
-    new = [*dict.fromkeys(name for names in told(setting.peers, _new(setting, model, there)) for name in names)]
+    new = [
+        *dict.fromkeys(
+            name for names in of_all_ranks(setting.peers, _new(setting, model, there)) for name in names
+        )
+    ]
     unheld, untied = _unheld(model, new), next((ties[name] for name in new if name in ties), "")
     off, name = 0.0, ""
     try:
@@ -67,7 +71,7 @@ def seen(setting: Setting) -> Checks:
     except RuntimeError as error:
         if not new or UNREDUCED not in str(error):
             raise
-    everyone = told(setting.peers, [off, name, restored, moves])
+    everyone = of_all_ranks(setting.peers, [off, name, restored, moves])
     off, name = max((row[0], row[1]) for row in everyone)
     return Checks(
         own_checkpoint=OwnCheckpoint(
@@ -84,7 +88,7 @@ def seen(setting: Setting) -> Checks:
     )
 
 
-def _new(setting: Setting, model: nn.Module, there: Sequence[Tensor]) -> list[str]:
+def _new(setting: TrainingSetting, model: nn.Module, there: Sequence[Tensor]) -> list[str]:
     """Of sharded models parameters are made anew by design."""
     return added(model, there)[:MOST] if setting.plan.strategy == "ddp" else []
 
@@ -125,14 +129,14 @@ def _written() -> Iterator[set[str]]:
         torch.save = kept
 
 
-def _steps(setting: Setting, step: Any, model: nn.Module, state: State, batches: list[Batch]) -> None:
+def _steps(setting: TrainingSetting, step: Any, model: nn.Module, state: State, batches: list[Batch]) -> None:
     for batch in batches:
         setting.context.tick()
         step(model, moved(batch, setting.device), state)
 
 
 def _went_on(
-    setting: Setting, step: Any, model: nn.Module, state: State, batches: list[Batch]
+    setting: TrainingSetting, step: Any, model: nn.Module, state: State, batches: list[Batch]
 ) -> dict[str, Tensor]:
     """The parameters after further steps, with generators that are the same in both runs."""
     with own_generators(setting.device, SEED + setting.peers.rank):
@@ -157,17 +161,17 @@ def _counts(name: str, value: Any) -> bool:
     return not name.startswith("_") and isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _lost(setting: Setting, saved: Mapping[str, Entry], loaded: Mapping[str, Entry]) -> list[Lost]:
+def _lost(setting: TrainingSetting, saved: Mapping[str, Entry], loaded: Mapping[str, Entry]) -> list[LostState]:
     """What is otherwise after loading, and on which ranks."""
     mine = {
         name: [entry.kind, entry.holder, entry.how]
         for name, entry in saved.items()
         if name not in loaded or loaded[name].digest != entry.digest
     }
-    ranks = told(setting.peers, dict([*mine.items()][:200]))
+    ranks = of_all_ranks(setting.peers, dict([*mine.items()][:200]))
     kinds = {name: kind for rank in ranks for name, kind in rank.items()}
     return [
-        Lost(
+        LostState(
             name=name[:200],
             kind=kind,
             ranks=[rank for rank, names in enumerate(ranks) if name in names][:MOST],

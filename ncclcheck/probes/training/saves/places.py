@@ -17,10 +17,10 @@ from ncclcheck.probes.facts import Measurements
 from ncclcheck.probes.facts.training import Smoke
 from ncclcheck.probes.facts.training.saves import RankProblem, Saves, Unsaved
 from ncclcheck.probes.machine import files
-from ncclcheck.probes.training.equal.alike import told
+from ncclcheck.probes.training.equal.alike import of_all_ranks
 
 if TYPE_CHECKING:
-    from ncclcheck.probes.training.loop import Setting
+    from ncclcheck.probes.training.loop import TrainingSetting
 
 _MARK = "rank-0-was-here"
 _PATIENCE_S = 3.0  # NFS clients keep what they know of a folder for some seconds
@@ -28,7 +28,7 @@ _MOST_TEXT = 200  # a rank's words to the others
 _known: dict[str, list[RankProblem]] = {}  # by folder: it is looked at once, whichever part comes first
 
 
-def make(setting: Setting) -> list[RankProblem]:
+def make(setting: TrainingSetting) -> list[RankProblem]:
     """Make the folder; ranks that cannot write there, or do not see what rank 0 wrote, are told. A collective."""
     path = setting.plan.run_folder
     if path not in _known:
@@ -36,7 +36,7 @@ def make(setting: Setting) -> list[RankProblem]:
     return _known[path]
 
 
-def _made(setting: Setting, folder: Path) -> str:
+def _made(setting: TrainingSetting, folder: Path) -> str:
     problem = ""
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
@@ -64,11 +64,11 @@ def _refuse_of_others(folder: Path) -> None:
     raise PermissionError(errno.EPERM, f"it is not of this run ({files.described(status)})")
 
 
-def problems(setting: Setting, mine: str) -> list[RankProblem]:
+def problems(setting: TrainingSetting, mine: str) -> list[RankProblem]:
     """What went wrong on any rank. A collective."""
     return [
         RankProblem(rank=rank, node=setting.context.node_of[rank], problem=problem)
-        for rank, problem in enumerate(told(setting.peers, mine[:_MOST_TEXT]))
+        for rank, problem in enumerate(of_all_ranks(setting.peers, mine[:_MOST_TEXT]))
         if problem
     ]
 
@@ -96,7 +96,7 @@ def _is_there(path: Path) -> bool:
         return False
 
 
-def remove(setting: Setting) -> None:
+def remove(setting: TrainingSetting) -> None:
     """The first rank of each node removes it: where it is shared, one of them does."""
     if setting.context.local_rank == 0:
         shutil.rmtree(setting.plan.run_folder, ignore_errors=True)
@@ -118,12 +118,12 @@ def write_whole(path: Path, data: bytes) -> float:
     return time.monotonic() - begun
 
 
-def unseen(setting: Setting, part: str, why: str, *, missed: bool = False) -> None:
+def unseen(setting: TrainingSetting, part: str, why: str, *, missed: bool = False) -> None:
     """Tell, once for all ranks, that a part was not looked at."""
     if setting.context.rank == 0:
         emit(setting, Saves(unseen=[Unsaved(part=part, why=why[:300], missed=missed)]))
 
 
-def emit(setting: Setting, saves: Saves) -> None:
+def emit(setting: TrainingSetting, saves: Saves) -> None:
     """Hand over what is known of the saves."""
     setting.context.emit(Measurements(smoke=Smoke(saves=saves)))

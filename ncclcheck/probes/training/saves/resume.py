@@ -16,12 +16,12 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ncclcheck.probes.facts.training.saves import Interrupted, Resumed, Saves
+from ncclcheck.probes.facts.training.saves import InterruptedRuns, Resumed, Saves
 from ncclcheck.probes.training.equal.seeds import SEED, seed_all
 from ncclcheck.probes.training.feed import Batch
-from ncclcheck.probes.training.loop import Setting, bare, digest, stream, train_step, wrap
+from ncclcheck.probes.training.loop import TrainingSetting, bare, digest, stream, train_step, wrap
 from ncclcheck.probes.training.saves import places
-from ncclcheck.probes.training.saves.checkpoint import read, size_of, told, too_large, written
+from ncclcheck.probes.training.saves.checkpoint import in_words, read, size_of, too_large, written
 
 _MOST_STEPS = 10  # before and after the kill: chosen, equal parameters after ten steps are no chance
 _LAST_WORDS_S = 0.2  # until what the ranks told each other last has arrived
@@ -29,7 +29,7 @@ _PATIENCE_S = 1.0  # of the survivors, in which torchrun ends them: chosen
 _LEAST_S = 25.0  # to train three times, and to start processes once more
 
 
-def interrupted(setting: Setting) -> Callable[[], None] | None:
+def interrupted(setting: TrainingSetting) -> Callable[[], None] | None:
     """Train without an interruption; what then trains again and kills a rank, if that tells anything."""
     if not _may_begin(setting):
         places.remove(setting)
@@ -43,7 +43,7 @@ def interrupted(setting: Setting) -> Callable[[], None] | None:
     _train(setting, model, optimizer, batches, steps - kept)
     found_digest = digest(model)
     if context.rank == 0:
-        report = Interrupted(
+        report = InterruptedRuns(
             digest=found_digest,
             steps=steps,
             kept=kept,
@@ -55,7 +55,7 @@ def interrupted(setting: Setting) -> Callable[[], None] | None:
     return partial(_train_and_die, setting, kept, killed)
 
 
-def _may_begin(setting: Setting) -> bool:
+def _may_begin(setting: TrainingSetting) -> bool:
     """Whether it applies here, and there are time and a place for it; else that is told."""
     left = -setting.peers.worst([time.monotonic() - setting.context.deadline])[0]
     if why := _reason_against(setting):
@@ -69,34 +69,36 @@ def _may_begin(setting: Setting) -> bool:
     return False
 
 
-def _reason_against(setting: Setting) -> str:
+def _reason_against(setting: TrainingSetting) -> str:
     if setting.plan.strategy != "ddp":
         return f"--strategy {setting.plan.strategy}: ranks hold pieces of the model"
     return too_large(setting, _bytes(setting))
 
 
-def _bytes(setting: Setting) -> int:
+def _bytes(setting: TrainingSetting) -> int:
     """Of a checkpoint: the weights, and as much again for each of AdamW's two moments."""
     return 3 * size_of(setting.model)
 
 
-def _steps(setting: Setting) -> int:
+def _steps(setting: TrainingSetting) -> int:
     return max(4, min(_MOST_STEPS, setting.plan.steps))
 
 
-def _start(setting: Setting) -> tuple[nn.Module, Optimizer]:
+def _start(setting: TrainingSetting) -> tuple[nn.Module, Optimizer]:
     """The same on every rank and in every run, but for generators: each rank has its own."""
     seed_all(SEED + 1 + setting.context.rank)
     model = wrap(setting, setting.fresh_model())
     return model, setting.optimizer(model)
 
 
-def _train(setting: Setting, model: nn.Module, optimizer: Optimizer, batches: Iterator[Batch], steps: int) -> None:
+def _train(
+    setting: TrainingSetting, model: nn.Module, optimizer: Optimizer, batches: Iterator[Batch], steps: int
+) -> None:
     for _ in range(steps):
         train_step(setting, model, optimizer, batches)
 
 
-def _train_and_die(setting: Setting, kept: int, killed: int) -> None:
+def _train_and_die(setting: TrainingSetting, kept: int, killed: int) -> None:
     """All has been told by now. The survivors leave by themselves, or are ended by torchrun."""
     context = setting.context
     words = f"save {_bytes(setting)} bytes in {setting.plan.run_folder} after {kept} steps"
@@ -116,7 +118,7 @@ def _train_and_die(setting: Setting, kept: int, killed: int) -> None:
     os._exit(1)
 
 
-def _save(setting: Setting, model: nn.Module, optimizer: Optimizer) -> str:
+def _save(setting: TrainingSetting, model: nn.Module, optimizer: Optimizer) -> str:
     """Model and optimizer by rank 0, the generators by each rank; what went wrong."""
     problem = ""
     if setting.context.rank == 0:
@@ -125,7 +127,7 @@ def _save(setting: Setting, model: nn.Module, optimizer: Optimizer) -> str:
     return problem or written(_generators_file(setting), _generators(setting.device))[1]
 
 
-def _generators_file(setting: Setting) -> Path:
+def _generators_file(setting: TrainingSetting) -> Path:
     return Path(setting.plan.run_folder, f"generators-{setting.context.rank}.pt")
 
 
@@ -149,7 +151,7 @@ def _set_generators(device: torch.device, states: dict[str, Any]) -> None:
         numpy.random.set_state((name, numpy.array(keys, dtype="uint32"), *rest))
 
 
-def resumed(setting: Setting) -> None:
+def resumed(setting: TrainingSetting) -> None:
     """The second job: load what the first one left, and train to the end."""
     context, begun, steps = setting.context, time.monotonic(), _steps(setting)
     context.step("training: load the checkpoint of the killed run")
@@ -164,7 +166,7 @@ def resumed(setting: Setting) -> None:
     places.remove(setting)
 
 
-def _load(setting: Setting, model: nn.Module, optimizer: Optimizer) -> str:
+def _load(setting: TrainingSetting, model: nn.Module, optimizer: Optimizer) -> str:
     """What went wrong, if anything did."""
     path, own = Path(setting.plan.run_folder, "resume.pt"), _generators_file(setting)
     if lost := next((path for path in (path, own) if not places.appears(path)), None):
@@ -175,10 +177,10 @@ def _load(setting: Setting, model: nn.Module, optimizer: Optimizer) -> str:
         optimizer.load_state_dict(state["optimizer"])
         _set_generators(setting.device, read(own))
     except Exception as error:  # what torch raises for a damaged file has no common type
-        return f"reading {path}: {told(error)}"
+        return f"reading {path}: {in_words(error)}"
     return ""
 
 
-def _tell(setting: Setting, resumption: Resumed) -> None:
+def _tell(setting: TrainingSetting, resumption: Resumed) -> None:
     if setting.context.rank == 0:
         places.emit(setting, Saves(resumed=resumption))

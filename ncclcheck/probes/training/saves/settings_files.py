@@ -56,12 +56,12 @@ _UNITS = {
 }
 
 
-class Unreadable(ValueError):
+class NoSettings(ValueError):
     """The file cannot be taken for settings; the text says why."""
 
 
 def read_all(paths: Iterable[str]) -> list[SettingsFile]:
-    """These files, and before each the one that it names, as with `deepspeed: FILE`. Raises Unreadable."""
+    """These files, and before each the one that it names, as with `deepspeed: FILE`. Raises NoSettings."""
     listed: list[SettingsFile] = []
     for path in paths:
         own, named = _read(path)
@@ -72,13 +72,13 @@ def read_all(paths: Iterable[str]) -> list[SettingsFile]:
 
 
 def read(path: str) -> SettingsFile:
-    """One file. Raises Unreadable."""
+    """One file. Raises NoSettings."""
     return _not_empty(_read(path)[0])
 
 
 def _not_empty(file: SettingsFile) -> SettingsFile:
     if not file.settings:
-        raise Unreadable(f"{file.path}: it has none of the settings {', '.join(NAMES)}")
+        raise NoSettings(f"{file.path}: it has none of the settings {', '.join(NAMES)}")
     return file
 
 
@@ -87,13 +87,13 @@ def _read(path: str) -> tuple[SettingsFile, str | None]:
     try:
         data = files.content(path, _MOST_BYTES)
     except OSError as error:
-        raise Unreadable(f"{path}: {error.strerror or error}") from None
+        raise NoSettings(f"{path}: {error.strerror or error}") from None
     text = data.decode(errors="backslashreplace")
     reader = {".json": _of_json, ".py": _of_python}.get(Path(path).suffix, _of_lines)
     try:
         every = [*reader(text)]
     except (msgspec.MsgspecError, SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
-        raise Unreadable(f"{path}: {type(error).__name__}: {error}") from None
+        raise NoSettings(f"{path}: {type(error).__name__}: {error}") from None
     settings = [
         _in_seconds(setting)
         for setting in every

@@ -13,16 +13,16 @@ import torch.distributed as dist
 from torch import nn
 
 from ncclcheck.probes.facts.training.saves import Saves, ShardedSave
-from ncclcheck.probes.training.loop import Setting
+from ncclcheck.probes.training.loop import TrainingSetting
 from ncclcheck.probes.training.saves import places
-from ncclcheck.probes.training.saves.checkpoint import told, written
+from ncclcheck.probes.training.saves.checkpoint import in_words, written
 from ncclcheck.probes.training.wraps import sharding
 
 _LAYERS = 8  # chosen: several layers, as FSDP shards them one by one
 _LEAST = 2**20  # bytes: chosen, less is a test of opening files
 
 
-def run(setting: Setting) -> None:
+def run(setting: TrainingSetting) -> None:
     """Shard a stack of layers that is as large as may be written, gather it, and write it both ways."""
     if setting.left() <= 0:
         places.unseen(setting, "sharded", "the time box was used up before", missed=True)
@@ -34,7 +34,7 @@ def run(setting: Setting) -> None:
     try:
         model, problem = sharding.fully_sharded(_stack(setting), setting.device), ""
     except (ImportError, RuntimeError, ValueError) as error:
-        model, problem = nn.Module(), told(error)
+        model, problem = nn.Module(), in_words(error)
     if failed := places.problems(setting, problem):
         places.unseen(setting, "sharded", places.words(failed[0]))
         return
@@ -43,13 +43,13 @@ def run(setting: Setting) -> None:
         places.emit(setting, Saves(sharded=measured))
 
 
-def _stack(setting: Setting) -> nn.Module:
+def _stack(setting: TrainingSetting) -> nn.Module:
     """Layers of equal size, so many bytes together, that every rank makes alike."""
     side = max(64, int((max(_LEAST, setting.plan.save_bytes) / 4 / _LAYERS) ** 0.5) // 64 * 64)
     return nn.Sequential(*(nn.Linear(side, side, bias=False) for _ in range(_LAYERS))).to(setting.device)
 
 
-def _measured(setting: Setting, model: nn.Module, folder: Path) -> ShardedSave:
+def _measured(setting: TrainingSetting, model: nn.Module, folder: Path) -> ShardedSave:
     context = setting.context
     size = sum(parameter.numel() * parameter.element_size() for parameter in model.parameters())
     context.step(f"training: gather {size} bytes on rank 0 and write them to {folder}")
@@ -75,7 +75,7 @@ def _measured(setting: Setting, model: nn.Module, folder: Path) -> ShardedSave:
     )
 
 
-def _timed(setting: Setting, work: Any) -> tuple[Any, float]:
+def _timed(setting: TrainingSetting, work: Any) -> tuple[Any, float]:
     """What it gives, and the seconds of the slowest rank."""
     dist.barrier()
     begun = time.monotonic()

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import Measurements
-from ncclcheck.probes.facts.training import Side, Smoke, StepTimes, Unseen
+from ncclcheck.probes.facts.training import Side, Smoke, StepTimes, UnseenStep
 from ncclcheck.probes.training.equal.state import bytes_of_tensors
-from ncclcheck.probes.training.loop import Setting, wrap
+from ncclcheck.probes.training.loop import TrainingSetting, wrap
 from ncclcheck.probes.training.times.stopwatch import Lap, timed
-from ncclcheck.probes.training.times.twin import Loop, slowest, solo, turns
+from ncclcheck.probes.training.times.twin import TwinLoop, slowest, solo, turns
 
 # steps that are not counted: DDP rebuilds its buckets in the first, allocators and clocks settle; chosen
 _WARM = 5
@@ -20,14 +20,14 @@ _MOST_TURNS = 64  # ranks one after the other: chosen, more takes longer than th
 _SHARE = 0.4  # of the time that is left
 
 
-def run(setting: Setting) -> None:
+def run(setting: TrainingSetting) -> None:
     """Every rank hands over its own steps."""
     memory, context = setting.context.memory, setting.context
     context.step("training: steps with collectives and without")
     memory.mark("before_wrap")
-    full = Loop.of(setting, wrap(setting, setting.fresh_model()))
+    full = TwinLoop.of(setting, wrap(setting, setting.fresh_model()))
     memory.mark("after_wrap")
-    twin = Loop.of(setting, setting.fresh_model())
+    twin = TwinLoop.of(setting, setting.fresh_model())
     budget = _SHARE * setting.left()
     plan = _plan(setting, budget, full.run(_WARM), twin.run(_WARM))
     both = _in_turns(setting, full, twin, plan.steps)
@@ -53,7 +53,7 @@ class _Plan:
     solo: int
 
 
-def _plan(setting: Setting, budget: float, full: list[Lap], twin: list[Lap]) -> _Plan:
+def _plan(setting: TrainingSetting, budget: float, full: list[Lap], twin: list[Lap]) -> _Plan:
     """The same on all ranks: it rests on numbers that they have exchanged."""
     a_step, a_twin = slowest(setting, full), slowest(setting, twin)
     alone = turns(setting) * _SOLO_STEPS * a_twin
@@ -63,7 +63,7 @@ def _plan(setting: Setting, budget: float, full: list[Lap], twin: list[Lap]) -> 
     return _Plan(max(_LEAST, min(most, steps)), _SOLO_STEPS if fits else 0)
 
 
-def _in_turns(setting: Setting, full: Loop, twin: Loop, steps: int) -> tuple[list[Lap], list[Lap]]:
+def _in_turns(setting: TrainingSetting, full: TwinLoop, twin: TwinLoop, steps: int) -> tuple[list[Lap], list[Lap]]:
     """What else the machine does meanwhile hits both kinds alike."""
     memory = setting.context.memory
     memory.begin_steps()
@@ -77,7 +77,7 @@ def _in_turns(setting: Setting, full: Loop, twin: Loop, steps: int) -> tuple[lis
     return laps
 
 
-def _alone(setting: Setting, twin: Loop, plan: _Plan) -> list[Lap]:
+def _alone(setting: TrainingSetting, twin: TwinLoop, plan: _Plan) -> list[Lap]:
     if plan.solo:
         setting.context.step("training: one rank of each node at a time")
         return solo(twin, plan.solo)
@@ -85,5 +85,5 @@ def _alone(setting: Setting, twin: Loop, plan: _Plan) -> list[Lap]:
         why = f"{turns(setting)} ranks on a node, one after the other, take longer than the time that is left"
         if setting.called:
             why = f"no rank can train alone: the model or the loss calls {setting.called[0]} itself"
-        setting.context.emit(Measurements(smoke=Smoke(side=Side(unseen=[Unseen(what="solo", why=why)]))))
+        setting.context.emit(Measurements(smoke=Smoke(side=Side(unseen=[UnseenStep(what="solo", why=why)]))))
     return []

@@ -15,15 +15,15 @@ from ncclcheck.probes.facts.training import Communication
 from ncclcheck.probes.job.operations import barrier
 from ncclcheck.probes.job.timing import summary
 from ncclcheck.probes.training.feed import Batch
-from ncclcheck.probes.training.loop import Setting, wrap
-from ncclcheck.probes.training.times.twin import Loop
+from ncclcheck.probes.training.loop import TrainingSetting, wrap
+from ncclcheck.probes.training.times.twin import TwinLoop
 from ncclcheck.probes.training.wraps.sharding import Unsupported
 
 _WARM, _ROUNDS = 3, 12  # all-reduces of all buckets that are not counted, and those whose times are told: chosen
 _TOLD = 12  # buckets in JSON: chosen, the first and the last matter
 
 
-def alone(setting: Setting, batch: Batch) -> Communication:
+def alone(setting: TrainingSetting, batch: Batch) -> Communication:
     """All buckets, all-reduced one after the other with nothing beside them."""
     if setting.plan.strategy != "ddp":
         raise Unsupported(f"{setting.plan.strategy} has no buckets")
@@ -34,10 +34,10 @@ def alone(setting: Setting, batch: Batch) -> Communication:
     return Communication(buckets=_folded(sizes), alone_us=slowest)
 
 
-def _sizes(setting: Setting, batch: Batch) -> list[int]:
+def _sizes(setting: TrainingSetting, batch: Batch) -> list[int]:
     """Bytes of the buckets as DDP makes them anew after its first step; the same on all ranks."""
     model = wrap(setting, setting.fresh_model())
-    Loop.of(setting, model, repeat(batch)).run(2)
+    TwinLoop.of(setting, model, repeat(batch)).run(2)
     sizes = ",".join(map(str, _logged(model)))
     return [int(size) for size in setting.peers.first_text(sizes).split(",")]
 

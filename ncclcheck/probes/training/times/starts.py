@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader
 from ncclcheck.probes.facts.training import LoaderWorkers, WorkerStart
 from ncclcheck.probes.job.operations import barrier
 from ncclcheck.probes.training.feed import Batch
-from ncclcheck.probes.training.loop import Setting
+from ncclcheck.probes.training.loop import TrainingSetting
 from ncclcheck.probes.training.wraps.sharding import Unsupported
 
 _LIMIT_S = 20.0  # for the first sample of one worker; pickling gets a quarter: chosen
@@ -21,7 +21,7 @@ _MOST = 2**31
 _LONGEST_ERROR = 200  # characters: chosen, the type and the last line
 
 
-def seen(setting: Setting, _batch: Batch) -> LoaderWorkers:
+def seen(setting: TrainingSetting, _batch: Batch) -> LoaderWorkers:
     """Rank 0 tries; the others wait, so that the import of torch in the worker is not slowed down by them.
 
     Raises Unsupported for the built-in data, of which nothing is to be learned: a worker takes seconds to start.

@@ -11,22 +11,22 @@ from torch.optim import Optimizer
 
 from ncclcheck.probes.job.operations import barrier
 from ncclcheck.probes.training.feed import Batch, samples_of
-from ncclcheck.probes.training.loop import Setting, stream, train_step
+from ncclcheck.probes.training.loop import TrainingSetting, stream, train_step
 from ncclcheck.probes.training.times.stopwatch import Lap, Stopwatch
 
 
 @dataclass
-class Loop:
+class TwinLoop:
     """A model with its optimizer and batches, wrapped or bare, that is trained step by step."""
 
-    setting: Setting
+    setting: TrainingSetting
     model: nn.Module
     optimizer: Optimizer
     batches: Iterator[Batch]
     samples: int = 0  # of the last step's micro-batches together
 
     @classmethod
-    def of(cls, setting: Setting, model: nn.Module, batches: Iterator[Batch] | None = None) -> Loop:
+    def of(cls, setting: TrainingSetting, model: nn.Module, batches: Iterator[Batch] | None = None) -> TwinLoop:
         """Ready for its first step; on the batches of the setting unless others are given."""
         return cls(setting, model, setting.optimizer(model), stream(setting) if batches is None else batches)
 
@@ -51,17 +51,17 @@ class Loop:
             yield batch
 
 
-def slowest(setting: Setting, laps: Sequence[Lap]) -> float:
+def slowest(setting: TrainingSetting, laps: Sequence[Lap]) -> float:
     """Seconds of a step on the slowest rank, each at its best; all ranks get the same answer."""
     return setting.peers.worst([min(lap.whole for lap in laps)])[0]
 
 
-def turns(setting: Setting) -> int:
+def turns(setting: TrainingSetting) -> int:
     """How many ranks the fullest node has."""
     return max(Counter(setting.context.node_of).values())
 
 
-def solo(twin: Loop, steps: int) -> list[Lap]:
+def solo(twin: TwinLoop, steps: int) -> list[Lap]:
     """Steps of this rank while the others of its node rest: one after the other, on all nodes at once."""
     context, laps = twin.setting.context, list[Lap]()
     before = context.node_of[: context.rank].count(context.node)

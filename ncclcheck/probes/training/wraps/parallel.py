@@ -18,7 +18,7 @@ from ncclcheck.probes.job.operations import barrier
 from ncclcheck.probes.machine.process import die_with_parent
 from ncclcheck.probes.training import given
 from ncclcheck.probes.training.feed import Batch, mapped, moved
-from ncclcheck.probes.training.loop import Setting
+from ncclcheck.probes.training.loop import TrainingSetting
 
 _NAMED = 8  # wrapped modules in a finding: chosen
 _LIMIT_S = 60.0  # for a child that makes contexts on all GPUs and runs 22 steps: chosen
@@ -26,7 +26,7 @@ _LIMIT_S = 60.0  # for a child that makes contexts on all GPUs and runs 22 steps
 _WARM, _STEPS = 3, 8
 
 
-def seen(setting: Setting, batch: Batch) -> DataParallels:
+def seen(setting: TrainingSetting, batch: Batch) -> DataParallels:
     """What stands in the model; where rank 0 sees several GPUs, a process of its own drives all of them."""
     wrapped = [
         name or "model" for name, module in setting.model.named_modules() if isinstance(module, nn.DataParallel)

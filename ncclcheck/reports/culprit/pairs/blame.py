@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 
-from ncclcheck.reports.culprit.pairs.samples import DEAD, Heard, Samples, Way, counted, ends_of, repeats
+from ncclcheck.reports.culprit.pairs.samples import DEAD, Heard, OneWay, PairSamples, counted, ends_of, repeats
 from ncclcheck.reports.culprit.pairs.suspects import (
     Charge,
     Origin,
@@ -32,7 +32,7 @@ _FEW_OF = 3  # more than a third of a suspect's measured paths must be left to s
 
 
 @dataclass(frozen=True)
-class Blame:
+class BlamedSuspect:
     """A suspect that explains slow ways and that no way acquits.
 
     slowness: the logarithm of healthy over its own bandwidth; seen: measurements at different times behind it.
@@ -42,7 +42,7 @@ class Blame:
     slowness: float
     seen: int
     partners: int
-    ways: tuple[Way, ...] = field(repr=False)
+    ways: tuple[OneWay, ...] = field(repr=False)
 
     @property
     def is_dead(self) -> bool:
@@ -50,7 +50,7 @@ class Blame:
         return self.slowness >= DEAD
 
 
-def blame(samples: Samples, groups: Sequence[frozenset[str]] = ()) -> list[Blame]:
+def blame(samples: PairSamples, groups: Sequence[frozenset[str]] = ()) -> list[BlamedSuspect]:
     """The guilty, the one that explains most first. groups: nodes known to stand behind one switch.
 
     Few measurements fit many a cut through the fabric by accident, so the fabric is blamed only where that needs
@@ -65,13 +65,15 @@ def blame(samples: Samples, groups: Sequence[frozenset[str]] = ()) -> list[Blame
     return cut if cost_of_cut < cost else plain
 
 
-def _greedy(samples: Samples, fabric: Callable[[list[Way]], Iterable[Charge]]) -> tuple[list[Blame], int]:
+def _greedy(
+    samples: PairSamples, fabric: Callable[[list[OneWay]], Iterable[Charge]]
+) -> tuple[list[BlamedSuspect], int]:
     """Blame after blame; with how many names and unexplained slow pairs it ends.
 
     The fabric explains much, so it is found soon: where it was not blamed for some rounds it is no longer asked.
     """
-    blames: list[Blame] = []
-    case, in_vain = _Case(samples), 0
+    blames: list[BlamedSuspect] = []
+    case, in_vain = _OpenWays(samples), 0
     while len(blames) < _MOST:
         best = _best([*case.best(), *(case.tried(fabric(case.ways)) if in_vain < _IN_VAIN else ())])
         if best is None:
@@ -82,17 +84,17 @@ def _greedy(samples: Samples, fabric: Callable[[list[Way]], Iterable[Charge]]) -
     return blames, len(blames) + len({ends_of(way) for way in case.ways if way.slowness >= samples.least(1)})
 
 
-_Weighed = tuple[float, Blame]
+_Weighed = tuple[float, BlamedSuspect]
 
 
-class _Case:
+class _OpenWays:
     """The ways that nobody explains yet, and who may be behind them: only whose ways leave is judged anew."""
 
-    def __init__(self, samples: Samples) -> None:
+    def __init__(self, samples: PairSamples) -> None:
         self._samples = samples
         self.ways = list(samples.ways)
         self.heard = counted(samples.ways)
-        self._through: dict[Origin, list[Way]] = {}
+        self._through: dict[Origin, list[OneWay]] = {}
         for way in samples.ways:
             for origin in origins(samples, way):
                 self._through.setdefault(origin, []).append(way)
@@ -113,7 +115,7 @@ class _Case:
         """All suspects that may be blamed, in the order in which they are tried."""
         return chain.from_iterable(self._found.values())
 
-    def close(self, guilty: Blame) -> None:
+    def close(self, guilty: BlamedSuspect) -> None:
         """The ways that this one explains say nothing more of others; behind a slow switch nobody is heard."""
         left = unexplained(self._samples, self.ways, [guilty])
         gone = set(self.ways).difference(left)
@@ -125,7 +127,7 @@ class _Case:
             self._found[origin] = self._judged(origin) if self._through[origin] else []
 
 
-def unexplained(samples: Samples, ways: Iterable[Way], guilty: Iterable[Blame]) -> list[Way]:
+def unexplained(samples: PairSamples, ways: Iterable[OneWay], guilty: Iterable[BlamedSuspect]) -> list[OneWay]:
     """The ways that do not go through a guilty part, or are much slower than it."""
     left = list(ways)
     for guilt in guilty:
@@ -135,12 +137,12 @@ def unexplained(samples: Samples, ways: Iterable[Way], guilty: Iterable[Blame]) 
     return left
 
 
-def _crossing(cut: Suspect, ways: Iterable[Way]) -> set[Way]:
+def _crossing(cut: Suspect, ways: Iterable[OneWay]) -> set[OneWay]:
     """A node with a fault of its own is on neither side of a cut: its ways to the slower one cross it."""
     sides = set(cut.names), set(cut.others)
     within = sides[0] | sides[1]
     outside = [w for w in ways if cut.rail in (None, w.rail) and (w.source in within) != (w.target in within)]
-    crossing: set[Way] = set()
+    crossing: set[OneWay] = set()
     for name, of_node in by(outside, lambda way: way.target if way.source in within else way.source).items():
         halves = [[way for way in of_node if {way.source, way.target} & half] for half in sides]
         if all(halves):
@@ -154,17 +156,17 @@ def _joined(cut: Suspect, name: str, *, behind: bool) -> Suspect:
     return replace(cut, names=(*cut.names, name)) if behind else replace(cut, others=(*cut.others, name))
 
 
-def _best(weighed: Iterable[_Weighed]) -> Blame | None:
+def _best(weighed: Iterable[_Weighed]) -> BlamedSuspect | None:
     """The suspect that explains most; of equals the first."""
     return max(weighed, key=lambda pair: pair[0], default=(0.0, None))[1]
 
 
-def _explained(samples: Samples, guilt: Blame) -> float:
+def _explained(samples: PairSamples, guilt: BlamedSuspect) -> float:
     """Slow ways, weighed by how slow they are; beyond three times the floor all weigh the same."""
     return sum(min(3.0, way.slowness / samples.floor) for way in guilt.ways if way.slowness > samples.floor / 2)
 
 
-def _try(samples: Samples, heard: Heard, suspect: Suspect, ways: Sequence[Way]) -> Blame | None:
+def _try(samples: PairSamples, heard: Heard, suspect: Suspect, ways: Sequence[OneWay]) -> BlamedSuspect | None:
     """Whether all ways through this part are slow, often enough and with enough partners to be no accident."""
     slowness = middle(ways)
     if slowness < samples.floor or slowness < samples.proven(seen := _times(ways)):
@@ -177,10 +179,10 @@ def _try(samples: Samples, heard: Heard, suspect: Suspect, ways: Sequence[Way]) 
     acquitting = [w for w in ways if w.slowness < min(slowness / 2, slowness - 3 * samples.noise)]
     if len(acquitting) > _ODD * len(ways) or not _speaks_for_all(samples, heard, suspect, ways):
         return None
-    return Blame(suspect, slowness, seen, len(partners), tuple(ways))
+    return BlamedSuspect(suspect, slowness, seen, len(partners), tuple(ways))
 
 
-def _speaks_for_all(samples: Samples, heard: Heard, suspect: Suspect, through: Sequence[Way]) -> bool:
+def _speaks_for_all(samples: PairSamples, heard: Heard, suspect: Suspect, through: Sequence[OneWay]) -> bool:
     """What others leave unexplained of its ways are the slowest ones: too few of them prove nothing.
 
     But for those behind a slow switch, which are left out whether they are slow or not: the rest is no selection.
@@ -193,7 +195,7 @@ def _speaks_for_all(samples: Samples, heard: Heard, suspect: Suspect, through: S
     return len(through) > sum(map(suspect.covers, ways)) / _FEW_OF
 
 
-def _times(ways: Sequence[Way]) -> int:
+def _times(ways: Sequence[OneWay]) -> int:
     """Measurements at different times: rails and directions of one exchange are one."""
     times: dict[tuple[str, str], int] = {}
     for way in ways:
@@ -201,12 +203,12 @@ def _times(ways: Sequence[Way]) -> int:
     return sum(times.values())
 
 
-def _needed(samples: Samples, suspect: Suspect, slowness: float) -> int:
+def _needed(samples: PairSamples, suspect: Suspect, slowness: float) -> int:
     """How often it must have been seen: dead ways are no bursts, and twice is enough."""
     return 2 if slowness >= DEAD else repeats(places(samples, suspect.part))
 
 
-def places(samples: Samples, part: str) -> int:
+def places(samples: PairSamples, part: str) -> int:
     """Among how many of its kind this one is blamed."""
     each = 2 * len(samples.rails)
     return each * len(samples.names) if part in ("node", "nic") else len(samples.ways)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, field
 
-from ncclcheck.reports.culprit.pairs.samples import Ends, Samples, Way, ends_of
+from ncclcheck.reports.culprit.pairs.samples import Ends, OneWay, PairSamples, ends_of
 
 _MOST_SEEDS = 4  # nodes with the most slow partners from which a side is grown: bounds the time; chosen
 _MOST_GROUPS = 16  # known groups, and pairs of them, that are tried as sides: bounds the time; chosen
@@ -16,17 +16,17 @@ _PART = 64  # nodes per slow pair: in a large cluster a cut needs one slow pair 
 
 
 @dataclass(frozen=True)
-class Cut:
+class RailCut:
     """Two sides and the ways between them. rail: None for all."""
 
     side: tuple[str, ...]
     rest: tuple[str, ...]
     rail: int | None
-    out: list[Way] = field(repr=False)
-    into: list[Way] = field(repr=False)
+    out: list[OneWay] = field(repr=False)
+    into: list[OneWay] = field(repr=False)
 
 
-def cuts(samples: Samples, ways: list[Way], groups: Sequence[frozenset[str]]) -> Iterator[Cut]:
+def cuts(samples: PairSamples, ways: list[OneWay], groups: Sequence[frozenset[str]]) -> Iterator[RailCut]:
     """Cuts worth trying: of all rails together, and of a rail on which more pairs are slow than on all."""
     whole = _verdicts(samples, ways)
     slow = sum(whole.values())
@@ -40,16 +40,18 @@ def cuts(samples: Samples, ways: list[Way], groups: Sequence[frozenset[str]]) ->
 
 
 def _on_rail(
-    rail: int | None, ways: list[Way], verdicts: dict[Ends, bool], groups: Sequence[frozenset[str]]
-) -> Iterator[Cut]:
+    rail: int | None, ways: list[OneWay], verdicts: dict[Ends, bool], groups: Sequence[frozenset[str]]
+) -> Iterator[RailCut]:
     for side, rest in sorted(_sides(verdicts, groups)):
         if _fast_inside(verdicts, side) and _fast_inside(verdicts, rest):
             half, other = set(side), set(rest)
             out = [way for way in ways if way.source in half and way.target in other]
-            yield Cut(side, rest, rail, out, [way for way in ways if way.source in other and way.target in half])
+            yield RailCut(
+                side, rest, rail, out, [way for way in ways if way.source in other and way.target in half]
+            )
 
 
-def _verdicts(samples: Samples, ways: list[Way]) -> dict[Ends, bool]:
+def _verdicts(samples: PairSamples, ways: list[OneWay]) -> dict[Ends, bool]:
     """Of each measured pair whether it is slow, in one direction at least, on most rails of those given."""
     slow: dict[Ends, list[int]] = {}
     for way in ways:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from ncclcheck.probes.facts import PairTime
 from ncclcheck.reports.culprit.pairs.blame import blame, places, unexplained
-from ncclcheck.reports.culprit.pairs.samples import Samples, Way, ends_of, read, repeats
+from ncclcheck.reports.culprit.pairs.samples import OneWay, PairSamples, ends_of, read, repeats
 from ncclcheck.reports.culprit.pairs.two import once_more
 
 Pair = tuple[str, str]
@@ -142,7 +142,7 @@ def _beside(names: list[str], suspects: list[str], good: set[str], met: set[Pair
     return pairs
 
 
-def _doubtful(samples: Samples, ways: Iterable[Way]) -> dict[Pair, float]:
+def _doubtful(samples: PairSamples, ways: Iterable[OneWay]) -> dict[Pair, float]:
     """Pairs of which one way, at least, may be slow: less is asked than of a culprit. The slowest of each."""
     suspicious = max(0.75 * samples.floor, 3 * samples.noise)
     slowest: dict[Pair, float] = {}
@@ -152,7 +152,7 @@ def _doubtful(samples: Samples, ways: Iterable[Way]) -> dict[Pair, float]:
     return slowest
 
 
-def _seen(samples: Samples, name: str) -> int:
+def _seen(samples: PairSamples, name: str) -> int:
     return sum({ends_of(way): way.times for way in samples.ways if name in (way.source, way.target)}.values())
 
 
@@ -185,7 +185,7 @@ def _pair(a: str, b: str) -> Pair:
     return (a, b) if a < b else (b, a)
 
 
-def _again(samples: Samples, doubtful: dict[Pair, float], free: set[str]) -> list[Pair]:
+def _again(samples: PairSamples, doubtful: dict[Pair, float], free: set[str]) -> list[Pair]:
     """Slow pairs of nodes that are good with others: the link, or an accident."""
     needed = repeats(len(samples.ways))
     times = {ends_of(way): way.times for way in samples.ways}
@@ -206,7 +206,7 @@ def _disjoint(pairs: Iterable[Pair], free: set[str]) -> list[Pair]:
     return chosen
 
 
-def _repeat(samples: Samples, alive: list[str]) -> list[Pair]:
+def _repeat(samples: PairSamples, alive: list[str]) -> list[Pair]:
     """After all pairs: those again that were slow too seldom to tell.
 
     That is what nobody explains; and what hangs on somebody who keeps a quarter of what is healthy: another

@@ -25,7 +25,7 @@ Heard = Counter[tuple[str, str, int | None]]
 
 
 @dataclass(frozen=True, eq=False)  # none is there twice: compared and hashed, hundreds of times, as itself
-class Way:
+class OneWay:
     """One direction between two nodes on one rail.
 
     slowness: the logarithm of healthy over measured bandwidth, of its best measurement: a fault stays, a burst
@@ -44,19 +44,19 @@ class Way:
         return self.slowness >= DEAD
 
 
-def ends_of(way: Way) -> Ends:
+def ends_of(way: OneWay) -> Ends:
     """The two nodes of a way, in the order of their names."""
     return (way.source, way.target) if way.source < way.target else (way.target, way.source)
 
 
 @dataclass(frozen=True)
-class Samples:
+class PairSamples:
     """All ways. healthy_gb_s: what a way without a fault carries; noise: the spread of one logarithm.
 
     seen_noise: the part of it that was measured here, from few exchanges; the rest is assumed.
     """
 
-    ways: tuple[Way, ...]
+    ways: tuple[OneWay, ...]
     healthy_gb_s: float
     noise: float
     percent: float = PERCENT
@@ -86,15 +86,15 @@ class Samples:
         return sorted({way.rail for way in self.ways})
 
     @cached_property
-    def between(self) -> dict[Ends, list[Way]]:
+    def between(self) -> dict[Ends, list[OneWay]]:
         """All ways of each pair."""
-        by_pair: dict[Ends, list[Way]] = {}
+        by_pair: dict[Ends, list[OneWay]] = {}
         for way in self.ways:
             by_pair.setdefault(ends_of(way), []).append(way)
         return by_pair
 
 
-def counted(ways: Iterable[Way]) -> Heard:
+def counted(ways: Iterable[OneWay]) -> Heard:
     """How many ways each node has `out` and `in`, on each rail and on all (None)."""
     rails = ((way, rail) for way in ways for rail in (way.rail, None))
     ends = (((way.source, "out", rail), (way.target, "in", rail)) for way, rail in rails)
@@ -115,7 +115,7 @@ def repeats(places: int) -> int:
     return max(2, math.ceil(math.log(max(1, places) / _CHANCE) / -math.log(_BURST)))
 
 
-def read(pairs: Sequence[PairTime], percent: float = PERCENT, usual_noise: float = 0.0) -> Samples:
+def read(pairs: Sequence[PairTime], percent: float = PERCENT, usual_noise: float = 0.0) -> PairSamples:
     """The ways of what was measured so far; pairs that are too slow for large pieces come with smaller ones.
 
     usual_noise: the spread is taken for at least this: that of few measurements can be small by accident.
@@ -129,8 +129,8 @@ def read(pairs: Sequence[PairTime], percent: float = PERCENT, usual_noise: float
     best = sorted((speed for speeds in by_way.values() if (speed := max(speeds)) > -math.inf), reverse=True)
     seen = min(_noise(pair for pair in pairs if pair.bytes == largest), _spread(best))
     top = _healthy(best, seen)
-    ways = (Way(*key, _slowness(top, max(speeds)), len(speeds)) for key, speeds in by_way.items())
-    return Samples(tuple(ways), math.exp(top) if top > -DEAD else 0.0, max(usual_noise, seen), percent, seen)
+    ways = (OneWay(*key, _slowness(top, max(speeds)), len(speeds)) for key, speeds in by_way.items())
+    return PairSamples(tuple(ways), math.exp(top) if top > -DEAD else 0.0, max(usual_noise, seen), percent, seen)
 
 
 def _directions(pair: PairTime) -> Iterable[tuple[str, str, float]]:

@@ -9,7 +9,7 @@ from statistics import median
 from typing import Literal, TypeVar
 
 from ncclcheck.reports.culprit.pairs.cuts import cuts
-from ncclcheck.reports.culprit.pairs.samples import Samples, Way, ends_of
+from ncclcheck.reports.culprit.pairs.samples import OneWay, PairSamples, ends_of
 
 Part = Literal["node", "nic", "rail", "link", "fabric"]
 Direction = Literal["out", "in", "both"]
@@ -30,7 +30,7 @@ class Suspect:
     direction: Direction = "both"
     others: tuple[str, ...] = ()
 
-    def covers(self, way: Way) -> bool:
+    def covers(self, way: OneWay) -> bool:
         """Whether this way goes through it."""
         if self.rail not in (None, way.rail):
             return False
@@ -47,11 +47,11 @@ class Suspect:
         return frozenset(self.names), frozenset(self.others)
 
 
-Charge = tuple[Suspect, list[Way]]
+Charge = tuple[Suspect, list[OneWay]]
 Origin = tuple[int, str, str, int]
 
 
-def origins(samples: Samples, way: Way) -> Iterator[Origin]:
+def origins(samples: PairSamples, way: OneWay) -> Iterator[Origin]:
     """What a way goes through: its rail, its two nodes, the link between them."""
     if len(samples.rails) > 1:
         yield 0, "", "", way.rail
@@ -60,7 +60,7 @@ def origins(samples: Samples, way: Way) -> Iterator[Origin]:
     yield 2, *ends_of(way), 0
 
 
-def charges(samples: Samples, origin: Origin, through: list[Way]) -> Iterator[Charge]:
+def charges(samples: PairSamples, origin: Origin, through: list[OneWay]) -> Iterator[Charge]:
     """The rail, node, NICs or link of an origin where slow ways go through it, with all its ways."""
     kind, a, b, rail = origin
     if kind == 0:
@@ -71,13 +71,13 @@ def charges(samples: Samples, origin: Origin, through: list[Way]) -> Iterator[Ch
         yield from _link(samples, a, b, through)
 
 
-def through_fabric(samples: Samples, ways: list[Way], groups: Sequence[frozenset[str]]) -> Iterator[Charge]:
+def through_fabric(samples: PairSamples, ways: list[OneWay], groups: Sequence[frozenset[str]]) -> Iterator[Charge]:
     """Cuts between groups of nodes, with the ways that cross them."""
     for cut in cuts(samples, ways, groups):
         yield from _both_ways(samples, Suspect("fabric", cut.side, cut.rail, others=cut.rest), cut.out, cut.into)
 
 
-def middle(ways: Sequence[Way]) -> float:
+def middle(ways: Sequence[OneWay]) -> float:
     """How slow the part itself is: of ways that have a second fault beside it, the better ones speak."""
     return median(sorted(way.slowness for way in ways)[: (3 * len(ways) + 3) // 4])
 
@@ -90,7 +90,7 @@ def by(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
     return groups
 
 
-def _node(samples: Samples, name: str, ways: list[Way]) -> Iterator[Charge]:
+def _node(samples: PairSamples, name: str, ways: list[OneWay]) -> Iterator[Charge]:
     """With one rail, a node's ways are those of its NIC."""
     if all(way.slowness < samples.floor / 2 for way in ways):
         return
@@ -104,7 +104,7 @@ def _node(samples: Samples, name: str, ways: list[Way]) -> Iterator[Charge]:
             yield from _both_ways(samples, card, sent_on.get(rail, []), received_on.get(rail, []))
 
 
-def _link(samples: Samples, a: str, b: str, through: list[Way]) -> Iterator[Charge]:
+def _link(samples: PairSamples, a: str, b: str, through: list[OneWay]) -> Iterator[Charge]:
     """Two nodes: one direction or both, one rail or all."""
     if all(way.slowness < samples.least(way.times) for way in through):
         return
@@ -114,7 +114,7 @@ def _link(samples: Samples, a: str, b: str, through: list[Way]) -> Iterator[Char
         yield from _both_ways(samples, Suspect("link", (a, b), rail), there, back)
 
 
-def _both_ways(samples: Samples, suspect: Suspect, out: list[Way], into: list[Way]) -> Iterator[Charge]:
+def _both_ways(samples: PairSamples, suspect: Suspect, out: list[OneWay], into: list[OneWay]) -> Iterator[Charge]:
     """One direction, or both where each of them is slow by itself."""
     slow_out, slow_in = (bool(ways) and middle(ways) >= samples.least(len(ways)) for ways in (out, into))
     if slow_out:

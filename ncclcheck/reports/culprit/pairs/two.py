@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import PairTime
-from ncclcheck.reports.culprit.pairs.samples import Way, read
+from ncclcheck.reports.culprit.pairs.samples import OneWay, read
 
 USUAL_ROUNDS = 2  # rounds of two nodes where no direction is slow: a dead path has failed twice; chosen
 # Best of so many rounds: 37, 44 and 49 % were seen on healthy nodes at a load of 10 to 16 on 2 cores with two.
@@ -22,10 +22,10 @@ _APART_WITHOUT_CORES = 0.2  # with 12 other processes on 2 cores one exchange in
 
 
 @dataclass(frozen=True)
-class Slower:
+class SlowerDirection:
     """A direction and its share of what the better one carries, each by its best measurement."""
 
-    way: Way
+    way: OneWay
     share: float
     rails: int
 
@@ -37,14 +37,14 @@ class Slower:
         return self.way.times >= _LEAST_ROUNDS and self.share <= most
 
 
-def slower(pairs: Sequence[PairTime]) -> Slower | None:
+def slower(pairs: Sequence[PairTime]) -> SlowerDirection | None:
     """The slower direction, if it carries at most half of what the other does, in the best of its rounds."""
     ways = read(pairs).ways
     if not ways:
         return None
     slowest, fastest = (pick(ways, key=lambda way: way.slowness) for pick in (max, min))
     share = math.exp(fastest.slowness - slowest.slowness)
-    return Slower(slowest, share, len({way.rail for way in ways})) if share <= _APART else None
+    return SlowerDirection(slowest, share, len({way.rail for way in ways})) if share <= _APART else None
 
 
 def once_more(done: Sequence[PairTime], rounds: int) -> bool:

@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 from ncclcheck.probes.facts import Variable
 from ncclcheck.probes.facts.guard.walk import Place, changed, strings
 from ncclcheck.reports.judgement.jsondoc import Document
-from ncclcheck.reports.output.anonymise.addresses import Addresses
-from ncclcheck.reports.output.anonymise.names import Names
+from ncclcheck.reports.output.anonymise.addresses import InventedAddresses
+from ncclcheck.reports.output.anonymise.names import InventedNames
 from ncclcheck.reports.output.anonymise.scripts import without_script
 from ncclcheck.reports.subjects.nccl.variables import reference
 
@@ -72,14 +72,14 @@ class Disguise:
     """What every name, address and path of these results has become."""
 
     def __init__(self, *learned: object) -> None:
-        self._names = Names()
+        self._names = InventedNames()
         texts = [string for source in learned for string in strings(source)]
         for source in learned:
             self._learn_variables(source)
         for place, text in texts:
             self._learn(place, text)
         self._names.settle()
-        self._addresses = Addresses(dict.fromkeys(text for _, text in texts))
+        self._addresses = InventedAddresses(dict.fromkeys(text for _, text in texts))
         self._known: dict[tuple[bool, str], str] = {}
 
     def on(self, what: T) -> T:

@@ -35,7 +35,7 @@ _LINK = ipaddress.ip_network("fe80::/64")
 _Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 
 
-class Addresses:
+class InventedAddresses:
     """What each address has become. Addresses that share their first n bits share them afterwards too."""
 
     def __init__(self, texts: Iterable[str]) -> None:

@@ -35,7 +35,7 @@ _SHAPES = re.compile(
 )
 
 
-class Names:
+class InventedNames:
     """What each name has become, the first one as number 1; numbers that are in use already are left out."""
 
     def __init__(self) -> None:

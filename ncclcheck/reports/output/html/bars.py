@@ -13,7 +13,7 @@ from ncclcheck.probes.facts import Cluster, Policy, RankMemory
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output.html.picture import INK, SERIES, Figure, Table, axis, draw, named
 from ncclcheck.reports.subjects.training import step_losses, step_times
-from ncclcheck.reports.subjects.training.step_times import Row, Steps
+from ncclcheck.reports.subjects.training.step_times import StepRow, Steps
 from ncclcheck.reports.text.words.fold import size
 
 # in one picture: chosen, of more than 64 bars the labels overlap; beyond that a bar is a block of ranks
@@ -21,7 +21,7 @@ _MOST_BARS = 64
 _MOST_STEPS = 24  # ranks in the picture, the slowest: chosen, 24 rows are 8 inches high, one screen
 _HATCHES = ("", "///", "", "...", "xx", "", "\\\\\\", "")
 _MEMORY = ("rank", "node", "device", "counted by", "after init", "in steps", "peak", "of")
-_PARTS: tuple[tuple[str, Callable[[Row], float]], ...] = (
+_PARTS: tuple[tuple[str, Callable[[StepRow], float]], ...] = (
     ("data", lambda row: row.full.phases.data),
     ("to device", lambda row: row.full.phases.to_device),
     ("forward", lambda row: row.full.phases.forward),
@@ -101,7 +101,7 @@ def steps(document: Document) -> Figure | None:
     return Figure("steps", "Where the time of a step goes", _steps_told(cluster, measured, len(shown)), svg, table)
 
 
-def _stack(canvas: Canvas, rows: list[Row]) -> None:
+def _stack(canvas: Canvas, rows: list[StepRow]) -> None:
     axes = canvas.subplots()
     places, left = range(len(rows)), [0.0] * len(rows)
     for number, (name, part) in enumerate(_PARTS):
@@ -119,7 +119,7 @@ def _stack(canvas: Canvas, rows: list[Row]) -> None:
     canvas.legend(fontsize=8, ncols=8, loc="outside upper center")
 
 
-def _step_row(row: Row) -> tuple[str, ...]:
+def _step_row(row: StepRow) -> tuple[str, ...]:
     times = [*(part(row) for _, part in _PARTS), row.full.step_us.p50]
     return (str(row.fact.rank), row.fact.node, *(f"{us / 1000:.2f}" for us in times))
 

@@ -66,7 +66,7 @@ def _rows(report: DataReport, speed: Speed) -> Iterator[tuple[str, ...]]:
 
 def _told(known: _Known) -> str:
     report, slowest = known[0]
-    words = f"on {report.node}, by workers, samples a second: {curve.told(slowest)}"
+    words = f"on {report.node}, by workers, samples a second: {curve.by_workers(slowest)}"
     need = (
         f"; a rank needs {curve.rate(slowest.need)}" if slowest.need else "; no need was given, so no expectation"
     )

@@ -12,7 +12,7 @@ MOST_BYTES = 5_000_000  # of a page: chosen so that it can be mailed and opens a
 
 
 @dataclass(frozen=True)
-class Limits:
+class PageLimits:
     """blocks: findings of one state; places: of one finding, and its evidence; characters: of one text."""
 
     blocks: int
@@ -23,9 +23,9 @@ class Limits:
 
 
 LIMITS = (
-    Limits(blocks=200, places=60, rows=2000, characters=20_000, facts=8000),
-    Limits(blocks=100, places=20, rows=200, characters=2000, facts=2000),
-    Limits(blocks=25, places=5, rows=25, characters=300, facts=200),
+    PageLimits(blocks=200, places=60, rows=2000, characters=20_000, facts=8000),
+    PageLimits(blocks=100, places=20, rows=200, characters=2000, facts=2000),
+    PageLimits(blocks=25, places=5, rows=25, characters=300, facts=200),
 )
 
 

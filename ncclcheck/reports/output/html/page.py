@@ -15,7 +15,7 @@ from markupsafe import Markup
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.output.html import facts, sections
-from ncclcheck.reports.output.html.limits import Limits, first
+from ncclcheck.reports.output.html.limits import PageLimits, first
 from ncclcheck.reports.output.html.picture import Figure
 from ncclcheck.reports.subjects.data import dataset_text
 from ncclcheck.reports.subjects.job import trial_text, tuning_text
@@ -29,7 +29,7 @@ from ncclcheck.reports.text.words.visible import visible
 _WIDTH = 100  # columns of the tables in <pre>: the text report's usual width, as wide as the page at its font size
 
 
-def render(document: Document, figures: Sequence[Figure], limits: Limits) -> str:
+def render(document: Document, figures: Sequence[Figure], limits: PageLimits) -> str:
     """The whole file."""
     environment = _environment(limits)
     return environment.get_template("report.html").render(
@@ -56,7 +56,7 @@ def render(document: Document, figures: Sequence[Figure], limits: Limits) -> str
     )
 
 
-def _environment(limits: Limits) -> jinja2.Environment:
+def _environment(limits: PageLimits) -> jinja2.Environment:
     made = jinja2.Environment(
         loader=jinja2.FunctionLoader(_file),
         autoescape=True,

@@ -23,7 +23,7 @@ _HEADERS = ("node", "sends, median", "sends, worst", "receives, median", "receiv
 
 
 @dataclass
-class Way:
+class PairCell:
     """One direction between two nodes. worst: GB/s of the slowest exchange; failed: how many brought nothing."""
 
     worst: float | None = None
@@ -40,11 +40,11 @@ class Way:
 class Ends:
     """What one node sent and received, by peer."""
 
-    sent: dict[str, Way] = field(default_factory=dict)
-    got: dict[str, Way] = field(default_factory=dict)
+    sent: dict[str, PairCell] = field(default_factory=dict)
+    got: dict[str, PairCell] = field(default_factory=dict)
 
 
-_Ways = dict[tuple[str, str], Way]
+_Ways = dict[tuple[str, str], PairCell]
 
 
 def figure(document: Document) -> Figure | None:
@@ -72,14 +72,14 @@ def _ways(pairs: Iterable[PairTime]) -> _Ways:
     ways: _Ways = {}
     for pair in pairs:
         for a, b, speed in ((pair.a, pair.b, pair.a_to_b_gb_s), (pair.b, pair.a, pair.b_to_a_gb_s)):
-            ways.setdefault((a, b), Way()).add(speed, failed=pair.state != "ok")
+            ways.setdefault((a, b), PairCell()).add(speed, failed=pair.state != "ok")
     return ways
 
 
-def _cells(ways: _Ways, places: dict[str, int]) -> list[list[Way]]:
+def _cells(ways: _Ways, places: dict[str, int]) -> list[list[PairCell]]:
     """Row: who sends; column: who receives; of a block the worst."""
     many = max(places.values()) + 1
-    cells = [[Way() for _ in range(many)] for _ in range(many)]
+    cells = [[PairCell() for _ in range(many)] for _ in range(many)]
     for (a, b), way in ways.items():
         cell = cells[places[a]][places[b]]
         cell.failed += way.failed
@@ -91,7 +91,7 @@ def _labels(nodes: list[str], block: int) -> list[str]:
     return [named(nodes[start]) for start in range(0, len(nodes), block)]
 
 
-def _paint(canvas: Canvas, cells: list[list[Way]], labels: list[str]) -> None:
+def _paint(canvas: Canvas, cells: list[list[PairCell]], labels: list[str]) -> None:
     axes = canvas.subplots()
     speeds = np.array([[np.nan if way.worst is None else way.worst for way in row] for row in cells])
     colours = mpl.colormaps["cividis"].resampled(32).with_extremes(bad=BLANK)
@@ -135,7 +135,7 @@ def _row(name: str, ends: Ends) -> tuple[str, ...]:
     return (name, *_side(ends.sent, "to"), *_side(ends.got, "from"), failures)
 
 
-def _side(peers: dict[str, Way], word: str) -> tuple[str, str]:
+def _side(peers: dict[str, PairCell], word: str) -> tuple[str, str]:
     known = {peer: way.worst for peer, way in peers.items() if way.worst is not None}
     if not known:
         return "-", "-"

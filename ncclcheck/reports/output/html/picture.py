@@ -50,11 +50,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Figure:
-    """One picture. told: what it shows in words, read aloud in its place and printed below it."""
+    """One picture. description: what it shows in words, read aloud in its place and printed below it."""
 
     key: str
     title: str
-    told: str
+    description: str
     svg: Markup
     table: Table
 

@@ -10,9 +10,9 @@ from ncclcheck.reports.judgement.jsondoc import Document, Recommendation
 from ncclcheck.reports.judgement.rule import FAMILIES
 from ncclcheck.reports.output import settings_forms
 from ncclcheck.reports.output.html import bars, curves, dataset, pairs, timeline
-from ncclcheck.reports.output.html.limits import Limits, Shown, first
+from ncclcheck.reports.output.html.limits import PageLimits, Shown, first
 from ncclcheck.reports.output.html.picture import Figure
-from ncclcheck.reports.text.groups import Block, Place, blocks, order
+from ncclcheck.reports.text.groups import FindingBlock, FoldedPlaces, blocks, order
 from ncclcheck.reports.text.headings import heading
 from ncclcheck.reports.text.words.fold import fold_names
 
@@ -36,7 +36,7 @@ _FORMS = {
 
 
 @dataclass(frozen=True)
-class Told:
+class ShownFinding:
     """A finding as the page shows it."""
 
     state: State
@@ -45,13 +45,13 @@ class Told:
     heading: str
     title: str
     why: str
-    places: Shown[Place]
+    places: Shown[FoldedPlaces]
     evidence: Shown[Evidence]
     remedies: Shown[Remedy]
 
 
 @dataclass(frozen=True)
-class Setting:
+class ShownSetting:
     """One recommendation, and the line to type."""
 
     advice: Recommendation
@@ -64,16 +64,16 @@ def figures(document: Document) -> list[Figure]:
     return [*curves.figures(document), *(figure for make in single if (figure := make(document)))]
 
 
-def findings(document: Document, state: State, limits: Limits) -> Shown[Told]:
+def findings(document: Document, state: State, limits: PageLimits) -> Shown[ShownFinding]:
     """Those of one state, causes before symptoms."""
     shown = first([*blocks(document, [state])], limits.blocks)
     return Shown([_told(block, limits) for block in shown.items], shown.left)
 
 
-def _told(block: Block, limits: Limits) -> Told:
+def _told(block: FindingBlock, limits: PageLimits) -> ShownFinding:
     many = len(block.codes) > _FOLDED_CODES
     head = heading(block)
-    return Told(
+    return ShownFinding(
         block.state,
         f"{len(block.codes)} checks" if many else fold_names(block.codes),
         block.codes[0],
@@ -86,7 +86,7 @@ def _told(block: Block, limits: Limits) -> Told:
     )
 
 
-def first_thing(document: Document) -> Block | None:
+def first_thing(document: Document) -> FindingBlock | None:
     """What to do first: of the failure that is a cause, else of what kept the run from its end."""
     failures = [*blocks(document, [State.FAIL])]
     if not failures and document.state == "incomplete":
@@ -94,12 +94,12 @@ def first_thing(document: Document) -> Block | None:
     return next((block for block in failures if block.remedies), None)
 
 
-def settings(document: Document, limits: Limits) -> list[tuple[str, Shown[Setting]]]:
+def settings(document: Document, limits: PageLimits) -> list[tuple[str, Shown[ShownSetting]]]:
     """The lists of different standing, never mixed."""
     lists = []
     for action, title in _ACTIONS.items():
         chosen = [
-            Setting(recommendation, _line(recommendation))
+            ShownSetting(recommendation, _line(recommendation))
             for recommendation in document.recommendations
             if recommendation.action == action
         ]

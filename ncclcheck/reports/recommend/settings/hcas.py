@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from ncclcheck.probes.facts import Node, value_or
-from ncclcheck.reports.recommend.advice import Found, SettingRule
+from ncclcheck.reports.recommend.advice import Proposal, SettingRule
 from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.subjects.nccl import carrying, data_cards, wiring
 from ncclcheck.reports.subjects.nccl.hca import UsedPort, is_routable, parse_hca, roce_version
@@ -22,19 +22,19 @@ def _shown(node: Node, ports: list[UsedPort]) -> str:
     return f"{node.name}: {', '.join(rates)}"
 
 
-def cards_of_data(site: Site) -> Iterator[Found]:
+def cards_of_data(site: Site) -> Iterator[Proposal]:
     """S6, S8: NCCL would send data over slow cards, or cards of another link layer, beside those meant for it."""
     value = data_cards.list_for(site.nodes)
     used = {node.name: [*carrying.choice(node).used] for node in site.nodes}
     mixed = [node for node in site.nodes if len(data_cards.fastest(used[node.name])) < len(used[node.name])]
     if value and mixed:
         why = "These cards are as near to the GPUs as those of the data network, and hold back all."
-        yield Found(_HCA, value, why, [_shown(node, used[node.name]) for node in mixed[:4]])
+        yield Proposal(_HCA, value, why, [_shown(node, used[node.name]) for node in mixed[:4]])
 
 
-def of_another_machine(site: Site) -> Iterator[Found]:
+def of_another_machine(site: Site) -> Iterator[Proposal]:
     """S6, S9: the list names HCAs that are not here, and all that are here go together."""
-    if not site.is_set(_HCA) or not (problem := site.told("RDM009")):
+    if not site.is_set(_HCA) or not (problem := site.evidence_of("RDM009")):
         return
     for node in site.nodes:
         choice = site.hcas(node)
@@ -46,10 +46,10 @@ def of_another_machine(site: Site) -> Iterator[Found]:
         ):
             return
     why = "It excludes HCAs that are ACTIVE and alike; without it NCCL uses all of them."
-    yield Found(_HCA, None, why, [*site.held(_HCA), *problem], "unset")
+    yield Proposal(_HCA, None, why, [*site.values_of(_HCA), *problem], "unset")
 
 
-def prefix_of_others(site: Site) -> Iterator[Found]:
+def prefix_of_others(site: Site) -> Iterator[Proposal]:
     """S7: a name is the beginning of other names (mlx5_1 of mlx5_10), and takes those too."""
     value = site.value(_HCA)
     if value is None:
@@ -67,10 +67,10 @@ def prefix_of_others(site: Site) -> Iterator[Found]:
             more.append(f"{node.name}: it also means {', '.join(sorted(extra))}")
     if more:
         why = "A name in the list is the beginning of other names, which it means as well; with = it means itself."
-        yield Found(_HCA, strict, why, [*site.held(_HCA), *more[:3]])
+        yield Proposal(_HCA, strict, why, [*site.values_of(_HCA), *more[:3]])
 
 
-def virtual_functions(site: Site) -> Iterator[Found]:
+def virtual_functions(site: Site) -> Iterator[Proposal]:
     """S9: an exact list, on nodes whose HCAs are virtual functions and numbered differently."""
     value = site.value(_HCA)
     if value is None or not parse_hca(value).exact or parse_hca(value).exclude:
@@ -84,7 +84,7 @@ def virtual_functions(site: Site) -> Iterator[Found]:
         every.append({port.hca.name for port in here})
     if len({frozenset(taken) for taken in every}) > 1:
         why = "The HCAs are virtual functions, numbered differently on each node; NCCL uses all by itself."
-        yield Found(_HCA, None, why, site.held(_HCA), "unset")
+        yield Proposal(_HCA, None, why, site.values_of(_HCA), "unset")
 
 
 def _is_virtual_function(node: Node, port: UsedPort) -> bool:
@@ -93,7 +93,7 @@ def _is_virtual_function(node: Node, port: UsedPort) -> bool:
     return value_or(port.hca.pci, "") in virtual or value_or(port.hca.model, "") in _VIRTUAL_MODELS
 
 
-def both_functions(site: Site) -> Iterator[Found]:
+def both_functions(site: Site) -> Iterator[Proposal]:
     """R10: one of two ports of the same card is used, the other is ACTIVE and not wanted."""
     extra: set[str] = set()
     used: set[str] = set()
@@ -108,7 +108,7 @@ def both_functions(site: Site) -> Iterator[Found]:
     if extra:
         why = f"{', '.join(sorted(extra))} belongs to the same card and is ACTIVE; NCCL merges both into one."
         value = "=" + ",".join(sorted(used | extra))
-        yield Found(_HCA, value, why, site.held(_HCA))
+        yield Proposal(_HCA, value, why, site.values_of(_HCA))
 
 
 def _carries_alike(port: UsedPort, used: Sequence[UsedPort]) -> bool:

@@ -5,24 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import NvFabric, Unread
-from ncclcheck.reports.recommend.advice import Found, SettingRule, number, without
-from ncclcheck.reports.recommend.site import Held, Site
+from ncclcheck.reports.recommend.advice import Proposal, SettingRule, number, without
+from ncclcheck.reports.recommend.site import SetVariable, Site
 from ncclcheck.reports.rules.fabric.numa import CPUS_ALLOWED
 
 _ENV = "NCCL user guide"
 _RUN = "NCCL user guide, Troubleshooting"
 
 
-def p2p_that_damages(site: Site) -> Iterator[Found]:
+def p2p_that_damages(site: Site) -> Iterator[Proposal]:
     """I3: GeForce of the 40 series whose driver says that P2P works, and results were wrong or a rank hung."""
     models = {model for model in site.models() if "GeForce RTX 40" in model}
-    problem = site.told("BEN001", "RUN003")
+    problem = site.evidence_of("BEN001", "RUN003")
     if models and models == site.models() and site.peers_work() and problem:
         why = "These cards have no P2P of their own; a driver that allows it has damaged data or hung."
-        yield Found("NCCL_P2P_DISABLE", "1", why, [f"GPU {', '.join(sorted(models))}", *problem])
+        yield Proposal("NCCL_P2P_DISABLE", "1", why, [f"GPU {', '.join(sorted(models))}", *problem])
 
 
-def farther_p2p(site: Site) -> Iterator[Found]:
+def farther_p2p(site: Site) -> Iterator[Proposal]:
     """I4: PCIe only, peers can read each other's memory, and NCCL went through shared memory."""
     if "SHM" not in _first_words(site.kinds("intra")) or site.is_set("NCCL_P2P_LEVEL", "NCCL_P2P_DISABLE"):
         return
@@ -34,61 +34,61 @@ def farther_p2p(site: Site) -> Iterator[Found]:
             f"NCCL's log: {', '.join(sorted(site.kinds('intra')))}",
             "NVML: peer access works for every pair",
         ]
-        yield Found("NCCL_P2P_LEVEL", "SYS", why, evidence)
+        yield Proposal("NCCL_P2P_LEVEL", "SYS", why, evidence)
 
 
-def copy_engines(site: Site) -> Iterator[Found]:
+def copy_engines(site: Site) -> Iterator[Proposal]:
     """I5: PCIe only and shared memory between the GPUs: copy engines instead of kernels."""
     name = "NCCL_SHM_USE_CUDA_MEMCPY"
     if "SHM" in _first_words(site.kinds("intra")) and site.is_pcie_only() and not site.is_set(name):
         why = "The GPUs of a node talk through shared memory; copy engines may be faster than kernels there."
-        yield Found(name, "1", why, [f"NCCL's log: {', '.join(sorted(site.kinds('intra')))}"])
+        yield Proposal(name, "1", why, [f"NCCL's log: {', '.join(sorted(site.kinds('intra')))}"])
 
 
 def _first_words(kinds: set[str]) -> set[str]:
     return {kind.partition("/")[0] for kind in kinds}
 
 
-def tree_between_few(site: Site) -> Iterator[Found]:
+def tree_between_few(site: Site) -> Iterator[Proposal]:
     """I6: two to four nodes of RTX PRO cards without NVLink."""
     models = site.models()
     pro = bool(models) and all("RTX PRO" in model for model in models)
     if pro and site.is_pcie_only() and site.several and 2 <= len(site.nodes) <= 4 and not site.is_set("NCCL_ALGO"):
         why = "Between two to four nodes without NVLink a tree sends fewer bytes over the network than a ring."
         evidence = [f"GPU {', '.join(sorted(models))}, no NVLink", f"{len(site.nodes)} nodes"]
-        yield Found("NCCL_ALGO", "allreduce:tree", why, evidence)
+        yield Proposal("NCCL_ALGO", "allreduce:tree", why, evidence)
 
 
-def without_host_memory_of_cuda(site: Site) -> Iterator[Found]:
+def without_host_memory_of_cuda(site: Site) -> Iterator[Proposal]:
     """I9: NCCL 2.24 to 2.26.4 where it may not place host memory."""
-    problem = site.told("CON004", "FAB008")
+    problem = site.evidence_of("CON004", "FAB008")
     if problem and site.value("NCCL_CUMEM_HOST_ENABLE") is None:
         why = "This NCCL takes host memory by CUDA and does not fall back where that is not allowed."
-        yield Found("NCCL_CUMEM_HOST_ENABLE", "0", why, problem)
+        yield Proposal("NCCL_CUMEM_HOST_ENABLE", "0", why, problem)
 
 
-def nvls_that_fails(site: Site) -> Iterator[Found]:
+def nvls_that_fails(site: Site) -> Iterator[Proposal]:
     """I12: NVLink SHARP could not be set up."""
     lines = [line for log in site.logs for line in log.warnings if "NVLS" in line or "multicast" in line.lower()]
-    problem = [*site.told("GPU020"), *(f"NCCL: {line[:120]}" for line in lines[:2])]
+    problem = [*site.evidence_of("GPU020"), *(f"NCCL: {line[:120]}" for line in lines[:2])]
     if problem and not site.is_set("NCCL_NVLS_ENABLE") and site.has_nvlink():
         why = "NVLink SHARP could not be set up; NCCL does without it until the fabric is repaired."
-        yield Found("NCCL_NVLS_ENABLE", "0", why, problem)
+        yield Proposal("NCCL_NVLS_ENABLE", "0", why, problem)
 
 
-def cores_of_others(site: Site) -> Iterator[Found]:
+def cores_of_others(site: Site) -> Iterator[Proposal]:
     """I20: the process may not use the cores beside its GPUs."""
-    problem = site.told("FAB007", seen_in=CPUS_ALLOWED)
+    problem = site.evidence_of("FAB007", seen_in=CPUS_ALLOWED)
     if problem and not site.is_set("NCCL_IGNORE_CPU_AFFINITY"):
         why = "NCCL's threads share the few cores of the process, far from the GPU; to bind the ranks is better."
-        yield Found("NCCL_IGNORE_CPU_AFFINITY", "1", why, problem)
+        yield Proposal("NCCL_IGNORE_CPU_AFFINITY", "1", why, problem)
 
 
-def mixed_processors(site: Site) -> Iterator[Found]:
+def mixed_processors(site: Site) -> Iterator[Proposal]:
     """I26: processors of two vendors with a NCCL that counts costs by vendor."""
-    if problem := site.told("NCC036"):
+    if problem := site.evidence_of("NCC036"):
         why = "Ranks on processors of different vendors choose different algorithms with this NCCL, and hang."
-        yield Found("NCCL_NET_OVERHEAD", "1000", why, problem)
+        yield Proposal("NCCL_NET_OVERHEAD", "1000", why, problem)
 
 
 def _nvlink(site: Site) -> bool:
@@ -96,10 +96,10 @@ def _nvlink(site: Site) -> bool:
 
 
 def _pcie_with_peers(site: Site) -> bool:
-    return site.is_pcie_only() and site.peers_work() and not site.told("BEN001", "RUN003")
+    return site.is_pcie_only() and site.peers_work() and not site.evidence_of("BEN001", "RUN003")
 
 
-def _asked_for(setting: Held) -> bool:
+def _asked_for(setting: SetVariable) -> bool:
     """CUMEM=0 although NVLink between machines is asked for, which needs it."""
     return setting.number == 0 and setting.on.number("NCCL_MNNVL_ENABLE") == 1
 
@@ -120,7 +120,7 @@ def _well(fabric: NvFabric) -> bool:
     return fabric.health in ("", "healthy")
 
 
-def _unreadable(setting: Held) -> bool:
+def _unreadable(setting: SetVariable) -> bool:
     nccl = setting.on.node.nccl
     files = [] if isinstance(nccl, Unread) or isinstance(nccl.named_files, Unread) else nccl.named_files
     return any(file.name == setting.name and not file.fits for file in files)
@@ -128,7 +128,7 @@ def _unreadable(setting: Held) -> bool:
 
 def _unreadable_everywhere(site: Site) -> bool:
     """Where other nodes read it, the file belongs on this one too (NCC011)."""
-    return site.held("NCCL_TOPO_FILE") == site.held("NCCL_TOPO_FILE", _unreadable)
+    return site.values_of("NCCL_TOPO_FILE") == site.values_of("NCCL_TOPO_FILE", _unreadable)
 
 
 RULES = (

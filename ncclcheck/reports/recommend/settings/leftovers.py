@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import ConfLine, at, value_or, variables
-from ncclcheck.reports.recommend.advice import MANY_NODES, Found, SettingRule, number, on, without
-from ncclcheck.reports.recommend.site import Held, Site
+from ncclcheck.reports.recommend.advice import MANY_NODES, Proposal, SettingRule, number, on, without
+from ncclcheck.reports.recommend.site import SetVariable, Site
 from ncclcheck.reports.rules.nccl.variables import unread_name
 from ncclcheck.reports.subjects.nccl import ll128, wiring
 from ncclcheck.reports.subjects.nccl.variables import effective, parse, parsed_value, reference
@@ -18,7 +18,7 @@ _DEBUGGING = f"{_ENV}, Debugging"
 _MIB = 1 << 20
 
 
-def dead_names(site: Site) -> Iterator[Found]:
+def dead_names(site: Site) -> Iterator[Proposal]:
     """L9, L13, X4: names that nobody reads."""
     for name in sorted(
         {name for setting in site.settings for name in setting.all if re.fullmatch(r"NCCL_\w+", name)}
@@ -27,10 +27,10 @@ def dead_names(site: Site) -> Iterator[Found]:
         if all(problems.values()):
             problem, instead = next(pair for pair in problems.values() if pair)
             why = f"It has no effect: {problem}" + (f"; {instead}" if instead else "")
-            yield Found(name, None, why, site.held(name))
+            yield Proposal(name, None, why, site.values_of(name))
 
 
-def values_read_otherwise(site: Site) -> Iterator[Found]:
+def values_read_otherwise(site: Site) -> Iterator[Proposal]:
     """L10: values that do not say what they are read as."""
     for name in sorted({name for setting in site.settings for name in setting.all if name in reference()}):
         readings = {
@@ -41,26 +41,26 @@ def values_read_otherwise(site: Site) -> Iterator[Found]:
             and not parsed.mild
         }
         if readings:
-            yield Found(name, None, f"Its value {sorted(readings)[0]}.", site.held(name))
+            yield Proposal(name, None, f"Its value {sorted(readings)[0]}.", site.values_of(name))
 
 
-def verbose_log(site: Site) -> Iterator[Found]:
+def verbose_log(site: Site) -> Iterator[Proposal]:
     """L1: a log that is too long; without the variable NCCL would print nothing at all."""
-    if evidence := site.held("NCCL_DEBUG", on("info", "trace", "abort")):
+    if evidence := site.values_of("NCCL_DEBUG", on("info", "trace", "abort")):
         why = "Every rank writes thousands of lines; WARN keeps what matters, and unset NCCL prints nothing."
-        yield Found("NCCL_DEBUG", "WARN", why, evidence)
+        yield Proposal("NCCL_DEBUG", "WARN", why, evidence)
 
 
-def silent_nccl(site: Site) -> Iterator[Found]:
+def silent_nccl(site: Site) -> Iterator[Proposal]:
     """L1: nobody asks NCCL for its warnings, on so many nodes that one of them fails before long."""
     if len(site.nodes) >= MANY_NODES and not site.is_set("NCCL_DEBUG"):
         why = (
             "By itself NCCL prints nothing, also when it fails: its warnings name the peer, the card and the call."
         )
-        yield Found("NCCL_DEBUG", "WARN", why, [f"{len(site.nodes)} nodes", "NCCL_DEBUG is not set"])
+        yield Proposal("NCCL_DEBUG", "WARN", why, [f"{len(site.nodes)} nodes", "NCCL_DEBUG is not set"])
 
 
-def lines_that_do_nothing(site: Site) -> Iterator[Found]:
+def lines_that_do_nothing(site: Site) -> Iterator[Proposal]:
     """L11: lines of nccl.conf with export, blanks, quotes or a comment, which NCCL takes as they stand."""
     lines: dict[str, list[str]] = {}
     for node in site.nodes:
@@ -71,7 +71,7 @@ def lines_that_do_nothing(site: Site) -> Iterator[Found]:
                     lines.setdefault(name, []).append(f"{shown}{site.on([node.name])}")
     for name, evidence in lines.items():
         why = "NCCL trims nothing and knows no export, quotes or trailing comment: the line is not what it says."
-        yield Found(name, None, why, evidence[:4])
+        yield Proposal(name, None, why, evidence[:4])
 
 
 def _meant(line: ConfLine) -> str:
@@ -81,7 +81,7 @@ def _meant(line: ConfLine) -> str:
     return match[1] if match and (match[1] != line.name or quoted) else ""
 
 
-def differing_pins(site: Site) -> Iterator[Found]:
+def differing_pins(site: Site) -> Iterator[Proposal]:
     """T8: an algorithm or protocol that some nodes pin and others do not."""
     for name in ("NCCL_ALGO", "NCCL_PROTO"):
         if (
@@ -90,14 +90,14 @@ def differing_pins(site: Site) -> Iterator[Found]:
             and len({effective(n).get(name, _None).value for n in site.nodes}) > 1
         ):
             why = "Nodes that choose different algorithms wait for each other, or end with a mismatch of messages."
-            yield Found(name, None, why, site.held(name))
+            yield Proposal(name, None, why, site.values_of(name))
 
 
 class _None:
     value = None
 
 
-def _is_debugging(setting: Held) -> bool:
+def _is_debugging(setting: SetVariable) -> bool:
     """Set, and not to what it is by itself. Megatron asks for NCCL_GRAPH_REGISTER=0 with expandable segments."""
     if setting.name == "NCCL_GRAPH_REGISTER" and setting.number == 0:
         return False
@@ -107,25 +107,25 @@ def _is_debugging(setting: Held) -> bool:
     )
 
 
-def _plain_pin(setting: Held) -> bool:
+def _plain_pin(setting: SetVariable) -> bool:
     """For all collectives at once: `allreduce:tree` names what it was measured for, and `^` pins nothing."""
     return ":" not in setting.text and not setting.text.startswith("^")
 
 
-def _leaves_nothing(setting: Held) -> bool:
+def _leaves_nothing(setting: SetVariable) -> bool:
     """A pin without Ring, from which broadcast has no fall-back."""
     return setting.on.since(2, 24, 0) and _plain_pin(setting) and "ring" not in setting.text.lower()
 
 
-def _forces_ll128(setting: Held) -> bool:
+def _forces_ll128(setting: SetVariable) -> bool:
     return _plain_pin(setting) and "ll128" in setting.text.lower() and not ll128.is_safe(setting.on.node)
 
 
-def _large_chunk(setting: Held) -> bool:
+def _large_chunk(setting: SetVariable) -> bool:
     return (setting.number or 0) >= _MIB
 
 
-def _large_p2p_chunk(setting: Held) -> bool:
+def _large_p2p_chunk(setting: SetVariable) -> bool:
     return setting.name != "NCCL_P2P_NET_CHUNKSIZE" or (setting.number or 0) > _MIB // 2
 
 
@@ -137,7 +137,7 @@ def _one_of_efa(site: Site) -> bool:
     )
 
 
-def _stale_efa(setting: Held) -> bool:
+def _stale_efa(setting: SetVariable) -> bool:
     """FI_EFA_USE_HUGE_PAGE=0 is AWS's way out where data loaders cannot fork: only 1 says nothing."""
     return setting.name != "FI_EFA_USE_HUGE_PAGE" or setting.number == 1
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ncclcheck.reports.recommend.advice import Found, SettingRule, on, without
-from ncclcheck.reports.recommend.site import Held, Site
+from ncclcheck.reports.recommend.advice import Proposal, SettingRule, on, without
+from ncclcheck.reports.recommend.site import SetVariable, Site
 from ncclcheck.reports.subjects.nccl import lan, profiles, wiring
 from ncclcheck.reports.subjects.nccl.variables import Version
 
@@ -28,7 +28,7 @@ _AWS_SETS = {
 }  # fmt: skip
 
 
-def _as_the_plugin(setting: Held) -> bool:
+def _as_the_plugin(setting: SetVariable) -> bool:
     return setting.number == _AWS_SETS[setting.name]
 
 
@@ -57,20 +57,20 @@ def _two_a_switch(site: Site) -> bool:
     )
 
 
-def device_policy(site: Site) -> Iterator[Found]:
+def device_policy(site: Site) -> Iterator[Proposal]:
     """L18: p5en and p6-b200 with a plugin that does not say yet how NCCL should share out the cards."""
     versions = profiles.plugin_versions(site.nodes, "aws-ofi-nccl")
     if _two_a_switch(site) and versions and max(versions) < _PLUGIN_SETS_POLICY_SINCE and not site.is_set(_POLICY):
         why = "Two GPUs and two cards are below each switch: with one card for each none is shared."
         release = f"aws-ofi-nccl {'.'.join(map(str, min(versions)))}; 1.18.0 and later set it"
-        yield Found(_POLICY, _POLICY_VALUE, why, [profiles.products(site.nodes[:1]), release])
+        yield Proposal(_POLICY, _POLICY_VALUE, why, [profiles.products(site.nodes[:1]), release])
 
 
 def _of_tcpxo(site: Site) -> bool:
     return profiles.is_tcpxo(site.nodes)
 
 
-def loud_without_efa(site: Site) -> Iterator[Found]:
+def loud_without_efa(site: Site) -> Iterator[Proposal]:
     """P6: EFA and its plugin are on all of several nodes."""
     if not _has_efa_plugin(site) or site.is_set("NCCL_NET") or not site.several:
         return
@@ -80,43 +80,43 @@ def loud_without_efa(site: Site) -> Iterator[Found]:
     if site.networks() == {"Socket"}:
         why = "NCCL took TCP although EFA is there: with the plugin's name it fails instead, and says why."
     chosen = [f"NCCL's log: Using network {name}" for name in sorted(site.networks())]
-    yield Found("NCCL_NET", "AWS Libfabric", why, [*chosen, *site.plugins()[:1]])
+    yield Proposal("NCCL_NET", "AWS Libfabric", why, [*chosen, *site.plugins()[:1]])
 
 
 def _has_efa_plugin(site: Site) -> bool:
     return bool(site.plugins()) and bool(site.nodes) and all(wiring.efa(node) for node in site.nodes)
 
 
-def gib_profile(site: Site) -> Iterator[Found]:
+def gib_profile(site: Site) -> Iterator[Proposal]:
     """P9: Google's gIB plugin without the file that belongs to it."""
     if profiles.is_gib(site.nodes) and not site.is_set("NCCL_CONF_FILE", "NCCL_TUNER_CONFIG_PATH"):
         why = "Google ships this plugin's settings in a file, or as scripts/set_nccl_env.sh to be sourced."
-        yield Found("NCCL_CONF_FILE", f"{profiles.GIB}scripts/nccl.conf", why, site.plugins()[:1])
+        yield Proposal("NCCL_CONF_FILE", f"{profiles.GIB}scripts/nccl.conf", why, site.plugins()[:1])
 
 
-def azure_topology(site: Site) -> Iterator[Found]:
+def azure_topology(site: Site) -> Iterator[Proposal]:
     """P11: a virtual machine of Azure whose PCIe tree NCCL cannot see."""
-    problem = site.told("FAB009")
+    problem = site.evidence_of("FAB009")
     if not profiles.is_azure(site.nodes) or not problem or site.is_set("NCCL_TOPO_FILE"):
         return
     for model in sorted(site.models()):
         files = next((files for pattern, files in _FILES if pattern.search(model)), {})
         why = "Azure's image has this file, a container needs it mounted; without it NCCL guesses what is near."
         for name, path in files.items():
-            yield Found(name, path, why, [*problem, f"GPU {model}"])
+            yield Proposal(name, path, why, [*problem, f"GPU {model}"])
 
 
-def azure_without_pxn(site: Site) -> Iterator[Found]:
+def azure_without_pxn(site: Site) -> Iterator[Proposal]:
     """P12: many virtual machines of Azure with H100."""
     many = (
         len(site.nodes) >= _MANY_NODES and any("H100" in model for model in site.models()) and bool(site.ports())
     )
     if profiles.is_azure(site.nodes) and many and not site.is_set("NCCL_PXN_DISABLE"):
         why = "Azure's recipes for large jobs turn it off; measure all-to-all as well."
-        yield Found("NCCL_PXN_DISABLE", "1", why, [f"Azure, {len(site.nodes)} nodes with H100"])
+        yield Proposal("NCCL_PXN_DISABLE", "1", why, [f"Azure, {len(site.nodes)} nodes with H100"])
 
 
-def oci_class(site: Site) -> Iterator[Found]:
+def oci_class(site: Site) -> Iterator[Proposal]:
     """P14, P15: RoCE of Oracle's cloud."""
     if (
         profiles.is_oci(site.nodes)
@@ -124,7 +124,7 @@ def oci_class(site: Site) -> Iterator[Found]:
         and all(port.is_roce for _, port in site.ports())
         and not site.is_set("NCCL_IB_TC")
     ):
-        yield Found(
+        yield Proposal(
             "NCCL_IB_TC",
             "41",
             "Oracle's fabric for GPUs is lossless in this class.",
@@ -132,12 +132,12 @@ def oci_class(site: Site) -> Iterator[Found]:
         )
 
 
-def oci_queue_pairs(site: Site) -> Iterator[Found]:
+def oci_queue_pairs(site: Site) -> Iterator[Proposal]:
     """P14, P16: shapes for which Oracle sets four queue pairs."""
     models = {name for name in ("A100", "GB300") if any(name in model for model in site.models())}
     if profiles.is_oci(site.nodes) and models and site.ports() and not site.is_set("NCCL_IB_QPS_PER_CONNECTION"):
         why = "Oracle's table for this shape has four queue pairs a connection."
-        yield Found(
+        yield Proposal(
             "NCCL_IB_QPS_PER_CONNECTION",
             "4",
             why,
@@ -145,13 +145,15 @@ def oci_queue_pairs(site: Site) -> Iterator[Found]:
         )
 
 
-def slingshot_interfaces(site: Site) -> Iterator[Found]:
+def slingshot_interfaces(site: Site) -> Iterator[Proposal]:
     """P18: high-speed interfaces of Slingshot beside others, and NCCL takes others too."""
     if not profiles.is_slingshot(site.nodes) or site.is_set("NCCL_SOCKET_IFNAME"):
         return
     if any(not name.startswith("hsn") for node in site.nodes for name in lan.choice_of_nccl(node).names):
         interfaces = [f"{node.name}: {', '.join(profiles.slingshot_interfaces(node))}" for node in site.nodes[:2]]
-        yield Found("NCCL_SOCKET_IFNAME", "hsn", "The fast interfaces of Slingshot are hsn0 and on.", interfaces)
+        yield Proposal(
+            "NCCL_SOCKET_IFNAME", "hsn", "The fast interfaces of Slingshot are hsn0 and on.", interfaces
+        )
 
 
 _CXI = {
@@ -161,13 +163,13 @@ _CXI = {
 }
 
 
-def slingshot_provider(site: Site) -> Iterator[Found]:
+def slingshot_provider(site: Site) -> Iterator[Proposal]:
     """P18: several nodes with Slingshot and a network plugin, without the settings of its provider."""
     if not profiles.is_slingshot(site.nodes) or not site.several or not site.plugins():
         return
     for name, (value, why) in _CXI.items():
         if not site.is_set(name):
-            yield Found(name, value, why, [f"{site.nodes[0].name}: hsn0", *site.plugins()[:1]])
+            yield Proposal(name, value, why, [f"{site.nodes[0].name}: hsn0", *site.plugins()[:1]])
 
 
 RULES = (

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.reports.recommend.advice import MANY_NODES, Found, SettingRule, number, on, without
-from ncclcheck.reports.recommend.site import Held, Site
+from ncclcheck.reports.recommend.advice import MANY_NODES, Proposal, SettingRule, number, on, without
+from ncclcheck.reports.recommend.site import SetVariable, Site
 
 _DUMP = "TORCH_NCCL_DUMP_ON_TIMEOUT"
 _BUFFERS = ("TORCH_NCCL_TRACE_BUFFER_SIZE", "TORCH_FR_BUFFER_SIZE")
 
 
-def recorder_after_a_hang(site: Site) -> Iterator[Found]:
+def recorder_after_a_hang(site: Site) -> Iterator[Proposal]:
     """X1: a rank did not come to a collective here, and the Flight Recorder is off."""
-    problem = site.told("RUN003")
+    problem = site.evidence_of("RUN003")
     if not problem:
         return
     if not site.is_set(*_BUFFERS) and site.runs_torch((2, 2, 0), (2, 11, 0)):
@@ -21,33 +21,33 @@ def recorder_after_a_hang(site: Site) -> Iterator[Found]:
         why = (
             "This torch records nothing by itself; with a buffer a hang leaves which rank missed which collective."
         )
-        yield Found(buffer, "2000", why, problem)
+        yield Proposal(buffer, "2000", why, problem)
     if not site.is_set(_DUMP) and site.runs_torch((2, 2, 0)):
-        yield Found(_DUMP, "1", "The record is written when a collective times out.", problem)
+        yield Proposal(_DUMP, "1", "The record is written when a collective times out.", problem)
 
 
-def recorder_before_a_hang(site: Site) -> Iterator[Found]:
+def recorder_before_a_hang(site: Site) -> Iterator[Proposal]:
     """X1: many nodes, and a torch that records nothing by itself."""
     if len(site.nodes) < MANY_NODES or not site.runs_torch((2, 2, 0), (2, 11, 0)):
         return
     evidence = [f"{len(site.nodes)} nodes", "torch before 2.11 records nothing by itself"]
     if not site.is_set(*_BUFFERS):
         buffer = _BUFFERS[1] if site.runs_torch((2, 8, 0)) else _BUFFERS[0]
-        yield Found(
+        yield Proposal(
             buffer, "2000", "The last 2000 collectives of each rank explain a hang after it happened.", evidence
         )
     if not site.is_set(_DUMP):
-        yield Found(_DUMP, "1", "The record is written when a collective times out.", evidence)
+        yield Proposal(_DUMP, "1", "The record is written when a collective times out.", evidence)
 
 
-def times_of_collectives(site: Site) -> Iterator[Found]:
+def times_of_collectives(site: Site) -> Iterator[Proposal]:
     """X2: a rank is late, and which collective waits is not recorded."""
-    if (problem := site.told("BEN003")) and not site.is_set("TORCH_NCCL_ENABLE_TIMING"):
+    if (problem := site.evidence_of("BEN003")) and not site.is_set("TORCH_NCCL_ENABLE_TIMING"):
         why = "The Flight Recorder then has the time of every collective, which names the rank that is waited for."
-        yield Found("TORCH_NCCL_ENABLE_TIMING", "1", why, problem)
+        yield Proposal("TORCH_NCCL_ENABLE_TIMING", "1", why, problem)
 
 
-def _is_on(setting: Held) -> bool:
+def _is_on(setting: SetVariable) -> bool:
     return setting.on.is_on(setting.name)
 
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Node, Unread, value_or
-from ncclcheck.reports.recommend.advice import Found, SettingRule, number
+from ncclcheck.reports.recommend.advice import Proposal, SettingRule, number
 from ncclcheck.reports.recommend.site import Site
 from ncclcheck.reports.subjects.nccl import carrying, lan, profiles, wiring
 from ncclcheck.reports.subjects.nccl.hca import UsedPort, address_of, automatic_gid, is_routable, roce_version
@@ -31,7 +31,7 @@ def infiniband(site: Site) -> list[tuple[Node, UsedPort]]:
     return [] if any(port.is_roce for _, port in ports) else ports
 
 
-def needless_gid(site: Site) -> Iterator[Found]:
+def needless_gid(site: Site) -> Iterator[Proposal]:
     """R1: NCCL would take that very entry by itself on every port: take it out; else keep it, and say so."""
     ports = roce(site)
     tables = [device.port.gids for _, device in ports]
@@ -44,23 +44,26 @@ def needless_gid(site: Site) -> Iterator[Found]:
         automatic = automatic_gid(table, env)
         notes.append(f"{node.name} {port.name}: NCCL would take GID {automatic}")
         same = same and asked is not None and automatic == asked.index
-    evidence = [*site.held(_GID), *notes[:3]]
+    evidence = [*site.values_of(_GID), *notes[:3]]
     if same:
         why = "NCCL finds the same address by itself on every port; an index moves with a reboot."
-        yield Found(_GID, None, why, evidence)
-    elif not site.told("RDM014"):
+        yield Proposal(_GID, None, why, evidence)
+    elif not site.evidence_of("RDM014"):
         why = "NCCL would take another address by itself on some port; whether that one works was not tried."
-        yield Found(_GID, site.value(_GID), why, evidence, "keep")
+        yield Proposal(_GID, site.value(_GID), why, evidence, "keep")
     else:
-        yield Found(
-            _GID, None, "The entry that it names is not one that is routed.", [*evidence, *site.told("RDM014")]
+        yield Proposal(
+            _GID,
+            None,
+            "The entry that it names is not one that is routed.",
+            [*evidence, *site.evidence_of("RDM014")],
         )
 
 
-def gid_of_old_nccl(site: Site) -> Iterator[Found]:
+def gid_of_old_nccl(site: Site) -> Iterator[Proposal]:
     """R2: before 2.21 NCCL takes index 0, and a routed RoCE v2 address stands at one index on all ports."""
     ports = roce(site)
-    if not ports or site.is_set(_GID) or not (problem := site.told("RDM013")):
+    if not ports or site.is_set(_GID) or not (problem := site.evidence_of("RDM013")):
         return
     sets = []
     for _, port in ports:
@@ -71,10 +74,10 @@ def gid_of_old_nccl(site: Site) -> Iterator[Found]:
         why = (
             f"A routed RoCE v2 address stands at index {min(common)} on all {len(ports)} ports; this NCCL takes 0."
         )
-        yield Found(_GID, str(min(common)), why, problem)
+        yield Proposal(_GID, str(min(common)), why, problem)
 
 
-def traffic_class(site: Site) -> Iterator[Found]:
+def traffic_class(site: Site) -> Iterator[Proposal]:
     """R3: the driver of some ports sets a traffic class, that of others does not."""
     classes: dict[str, int] = {}
     carried = {(node.name, device.name) for node in site.nodes for device in carrying.choice(node).used}
@@ -91,10 +94,12 @@ def traffic_class(site: Site) -> Iterator[Found]:
         value = str(set_to.pop())
         lacking = [place for place, traffic in classes.items() if not traffic]
         why = f"Other ports of the site send RoCE in class {value}, which the switches keep lossless."
-        yield Found(_TC, value, why, [f"no traffic class on {', '.join(lacking[:4])}", *site.told("RDM016")])
+        yield Proposal(
+            _TC, value, why, [f"no traffic class on {', '.join(lacking[:4])}", *site.evidence_of("RDM016")]
+        )
 
 
-def some_class(site: Site) -> Iterator[Found]:
+def some_class(site: Site) -> Iterator[Proposal]:
     """R3: fast RoCE between nodes, and no traffic class anywhere."""
     ports = roce(site)
     fast = ports and all(value_or(port.port.rate_gbit, 0.0) >= _FAST_GBIT for _, port in ports)
@@ -104,10 +109,10 @@ def some_class(site: Site) -> Iterator[Found]:
     )
     if site.several and fast and absent and not any(_TC in profiles.asked(node) for node in site.nodes):
         why = "No class is set, and RoCE is lossless only in that of the site: ask for it; 106 is the usual one."
-        yield Found(_TC, "106", why, [f"no traffic class on {len(ports)} RoCE ports"])
+        yield Proposal(_TC, "106", why, [f"no traffic class on {len(ports)} RoCE ports"])
 
 
-def partition(site: Site) -> Iterator[Found]:
+def partition(site: Site) -> Iterator[Proposal]:
     """R19: index 0 of the partition table is not the tenant's; one other index is, on all ports."""
     ports = infiniband(site)
     tables = [port.port.pkeys for _, port in ports]
@@ -121,17 +126,19 @@ def partition(site: Site) -> Iterator[Found]:
     if (common := set.intersection(*full)) and len(common) == 1 and len(set.union(*keys)) == 1:
         index = common.pop()
         why = f"Entry 0 of the partition table is no full member; entry {index} is one on all ports."
-        yield Found(_PKEY, str(index), why, site.told("RDM021") or [f"pkeys of {ports[0][0].name}: {listed[0]}"])
+        yield Proposal(
+            _PKEY, str(index), why, site.evidence_of("RDM021") or [f"pkeys of {ports[0][0].name}: {listed[0]}"]
+        )
 
 
-def queue_pairs_over_a_bond(site: Site) -> Iterator[Found]:
+def queue_pairs_over_a_bond(site: Site) -> Iterator[Proposal]:
     """R9: a RoCE bond, whose hash puts one connection on one of its cables."""
-    problem = site.told("RDM023")
+    problem = site.evidence_of("RDM023")
     if roce(site) and site.several and problem and not site.is_set(_QPS):
-        yield Found(_QPS, "4", "A bond sends one queue pair over one of its cables.", problem)
+        yield Proposal(_QPS, "4", "A bond sends one queue pair over one of its cables.", problem)
 
 
-def queue_pairs_over_routers(site: Site) -> Iterator[Found]:
+def queue_pairs_over_routers(site: Site) -> Iterator[Proposal]:
     """R5: RoCE between subnets: every queue pair takes one of several ways."""
     ports = roce(site)
     if not ports or not site.several or site.is_set(_QPS):
@@ -146,7 +153,7 @@ def queue_pairs_over_routers(site: Site) -> Iterator[Found]:
     if routed:
         name, nets = next(iter(routed.items()))
         why = "RoCE crosses routers here: one queue pair is one path, two or four spread the load."
-        yield Found(_QPS, "4", why, [f"{name}: {', '.join(sorted(nets)[:4])}"])
+        yield Proposal(_QPS, "4", why, [f"{name}: {', '.join(sorted(nets)[:4])}"])
 
 
 def _netdev(node: Node, port: UsedPort) -> str:
@@ -154,16 +161,16 @@ def _netdev(node: Node, port: UsedPort) -> str:
     return value_or(taken.gid.netdev, "") if taken and taken.gid else ""
 
 
-def gpudirect_below_one_root(site: Site) -> Iterator[Found]:
+def gpudirect_below_one_root(site: Site) -> Iterator[Proposal]:
     """R24: GPUs and HCAs hang on one host bridge, and NCCL's log has no GPUDirect."""
     kinds = {kind for kind in site.kinds("inter") if kind.startswith("NET/IB")}
     if not kinds or any("GDRDMA" in kind for kind in kinds) or site.is_set("NCCL_NET_GDR_LEVEL"):
         return
     nearest = {_nearest(node) for node in site.nodes}
-    if nearest == {"PHB"} and not site.told("RDM022"):
+    if nearest == {"PHB"} and not site.evidence_of("RDM022"):
         why = "GPU and HCA are below one host bridge, which is farther than NCCL goes by itself for GPUDirect."
         evidence = [f"NCCL's log: {', '.join(sorted(kinds))}", "nearest HCA of the GPUs: PHB"]
-        yield Found("NCCL_NET_GDR_LEVEL", "PHB", why, evidence)
+        yield Proposal("NCCL_NET_GDR_LEVEL", "PHB", why, evidence)
 
 
 def _nearest(node: Node) -> str | None:
@@ -171,31 +178,31 @@ def _nearest(node: Node) -> str | None:
     return wiring.nearest([wiring.distance(gpu, card) for gpu in gpus for card in cards])
 
 
-def sharp(site: Site) -> Iterator[Found]:
+def sharp(site: Site) -> Iterator[Proposal]:
     """R30: InfiniBand, and the plugin for SHARP is there."""
     plugin = [path for path in site.plugins() if "sharp" in path.lower()]
     if infiniband(site) and site.several and plugin and not site.is_set("NCCL_COLLNET_ENABLE"):
         why = "The plugin for SHARP is installed; where the switches run it they add up themselves."
-        yield Found("NCCL_COLLNET_ENABLE", "1", why, plugin[:2])
+        yield Proposal("NCCL_COLLNET_ENABLE", "1", why, plugin[:2])
 
 
-def service_level(site: Site) -> Iterator[Found]:
+def service_level(site: Site) -> Iterator[Proposal]:
     """R18: Azure's machines with GB300, whose fabric has adaptive routing in service level 1."""
     products = site.products()
     models = " ".join(site.models())
     if "Microsoft" in products and "GB300" in models and infiniband(site) and not site.is_set("NCCL_IB_SL"):
         why = "Azure's fabric for GB300 has adaptive routing in service level 1 only."
-        yield Found("NCCL_IB_SL", "1", why, [products, f"GPU {models}"])
+        yield Proposal("NCCL_IB_SL", "1", why, [products, f"GPU {models}"])
 
 
-def service_level_of_adaptive_routing(site: Site) -> Iterator[Found]:
+def service_level_of_adaptive_routing(site: Site) -> Iterator[Proposal]:
     """R18: adaptive routing is asked for by its variable, and not in the service level that has it."""
-    asked = site.held(_ADAPTIVE, number(1))
+    asked = site.values_of(_ADAPTIVE, number(1))
     if infiniband(site) and site.several and asked and not site.is_set("NCCL_IB_SL"):
         why = (
             "Adaptive routing works in the service levels only that the subnet manager has it on for: ask for it."
         )
-        yield Found("NCCL_IB_SL", "1", why, asked)
+        yield Proposal("NCCL_IB_SL", "1", why, asked)
 
 
 RULES = (

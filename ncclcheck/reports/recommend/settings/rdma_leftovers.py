@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ncclcheck.reports.recommend.advice import SettingRule, number, without
 from ncclcheck.reports.recommend.settings.rdma import infiniband
-from ncclcheck.reports.recommend.site import Held, Site
+from ncclcheck.reports.recommend.site import SetVariable, Site
 from ncclcheck.reports.rules.nccl.verbs import lowest
 from ncclcheck.reports.subjects.nccl import wiring
 
@@ -12,7 +12,7 @@ _ENV = "NCCL user guide"
 _QPS = "NCCL_IB_QPS_PER_CONNECTION"
 
 
-def _too_short(setting: Held) -> bool:
+def _too_short(setting: SetVariable) -> bool:
     return setting.number is not None and 0 < setting.number < lowest(setting.on.version)[setting.name]
 
 
@@ -21,7 +21,7 @@ def _every_node_is_active(site: Site) -> bool:
     return site.several and all(wiring.has_rdma(node) for node in site.nodes)
 
 
-def _is_on(setting: Held) -> bool:
+def _is_on(setting: SetVariable) -> bool:
     return bool(setting.number)
 
 
@@ -38,11 +38,11 @@ def _nvlink_and_rails(site: Site) -> bool:
     return site.has_nvlink() and _several_rails(site)
 
 
-def _above_one(setting: Held) -> bool:
+def _above_one(setting: SetVariable) -> bool:
     return (setting.number or 0) > 1
 
 
-def _on_bare_metal(setting: Held) -> bool:
+def _on_bare_metal(setting: SetVariable) -> bool:
     return setting.number == 1 and wiring.is_virtual(setting.on.node) is False
 
 

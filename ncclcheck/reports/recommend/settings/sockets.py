@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Interface, Node, Unread, at, known, value_or
 from ncclcheck.reports.judgement.derived import derived
-from ncclcheck.reports.recommend.advice import Found, SettingRule, without
-from ncclcheck.reports.recommend.site import Held, Site
+from ncclcheck.reports.recommend.advice import Proposal, SettingRule, without
+from ncclcheck.reports.recommend.site import SetVariable, Site
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.subjects.nccl.choice import Choice, gloo_choice, nccl_choice, parse_pattern
+from ncclcheck.reports.subjects.nccl.choice import InterfaceChoice, gloo_choice, nccl_choice, parse_pattern
 from ncclcheck.reports.subjects.nccl.variables import nccl_version, values
 
 _NCCL, _GLOO = "NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME"
@@ -21,7 +21,7 @@ _SOCKETS = ("NCCL_SOCKET_NTHREADS", "NCCL_NSOCKS_PERTHREAD")
 _Networks = dict[lan.IPNetwork, dict[str, Interface]]
 
 
-def _choice(node: Node, variable: str, changes: dict[str, str | None]) -> Choice:
+def _choice(node: Node, variable: str, changes: dict[str, str | None]) -> InterfaceChoice:
     """What would be taken with some variables set, or taken away (None)."""
     if not changes and variable == _NCCL:
         return lan.choice_of_nccl(node)
@@ -72,10 +72,12 @@ def _meets(site: Site, variable: str, changes: dict[str, str | None], on: dict[s
     return True
 
 
-def reachable(site: Site) -> Iterator[Found]:
+def reachable(site: Site) -> Iterator[Proposal]:
     """S1: the interface that would be used leads nowhere, and another one is in one subnet on all nodes."""
     for variable in (_NCCL, _GLOO) if site.several else ():
-        problem = _wrong_way(site, variable) + site.told(*["NET005"] * (variable == _GLOO and site.uses_gloo))
+        problem = _wrong_way(site, variable) + site.evidence_of(
+            *["NET005"] * (variable == _GLOO and site.uses_gloo)
+        )
         networks = _networks(site)
         met = [on for _, on in networks if _meets(site, variable, {}, on)]
         for network, on in networks if problem else ():
@@ -83,14 +85,14 @@ def reachable(site: Site) -> Iterator[Found]:
                 break
             if site.is_set(variable) and _meets(site, variable, {variable: None}, on):
                 why = f"Without it every node uses its interface in {network}; with it the nodes do not meet."
-                yield Found(variable, None, why, [*site.held(variable), *problem], "unset")
+                yield Proposal(variable, None, why, [*site.values_of(variable), *problem], "unset")
                 break
             value = _named(variable, on)
             used = site.uses_gloo == (variable == _GLOO)
             if used and not _is_slower(site, variable, on) and _meets(site, variable, {variable: value}, on):
                 names = value.removeprefix("=").replace(",", " or ")
                 why = f"{names} is in {network} on all {len(site.nodes)} nodes; the choice goes by names alone."
-                yield Found(variable, value, why, [*problem, *_addresses(on)])
+                yield Proposal(variable, value, why, [*problem, *_addresses(on)])
                 break
 
 
@@ -98,7 +100,7 @@ def _wrong_way(site: Site, variable: str) -> list[str]:
     """What says that the interface taken now is the wrong one; an address twice counts on that one alone."""
     taken = {(node.name, name) for node in site.nodes for name in _choice(node, variable, {}).names}
     twice = any((finding.where.node, finding.where.device) in taken for finding in site.findings("NET010"))
-    return site.told(*_WRONG_WAY, *["NET010"] * twice)
+    return site.evidence_of(*_WRONG_WAY, *["NET010"] * twice)
 
 
 def _named(variable: str, on: dict[str, Interface]) -> str:
@@ -124,7 +126,7 @@ def _addresses(on: dict[str, Interface]) -> list[str]:
     return addresses if len(addresses) <= 4 else [*addresses[:3], f"and {len(addresses) - 3} more nodes"]
 
 
-def needless_name(site: Site) -> Iterator[Found]:
+def needless_name(site: Site) -> Iterator[Proposal]:
     """S2: NCCL takes the same interfaces without it, on every node."""
     if not site.is_set(_NCCL) or _wrong_way(site, _NCCL):
         return
@@ -133,10 +135,10 @@ def needless_name(site: Site) -> Iterator[Found]:
         if now.problem or (now.used, now.bootstrap) != (alone.used, alone.bootstrap):
             return
     why = "NCCL chooses the same interfaces without it, on every node; a name fails on nodes with others."
-    yield Found(_NCCL, None, why, site.held(_NCCL))
+    yield Proposal(_NCCL, None, why, site.values_of(_NCCL))
 
 
-def _leads_nowhere(setting: Held) -> bool:
+def _leads_nowhere(setting: SetVariable) -> bool:
     node = setting.on.node
     kinds = {
         interface.name: "out" if lan.leads_out(node, interface) else interface.kind
@@ -151,7 +153,7 @@ def _has_better(node: Node) -> bool:
     return any(lan.is_real(interface, listed) for interface in _leading_out(node))
 
 
-def master_of_a_slave(site: Site) -> Iterator[Found]:
+def master_of_a_slave(site: Site) -> Iterator[Proposal]:
     """S4: NCCL_SOCKET_IFNAME names a member of a bond, which has no address of its own."""
     masters: set[str] = set()
     for node in site.nodes:
@@ -165,13 +167,13 @@ def master_of_a_slave(site: Site) -> Iterator[Found]:
         taken = [_choice(node, _NCCL, {_NCCL: changed}).names for node in site.nodes]
         if all(names and {*names} <= masters for names in taken) and (changed is None or site.uses_nccl):
             why = f"It names a member of {' and '.join(sorted(masters))}; members of a bond have no address."
-            yield Found(_NCCL, changed, why, site.held(_NCCL), "set" if changed else "unset")
+            yield Proposal(_NCCL, changed, why, site.values_of(_NCCL), "set" if changed else "unset")
             return
 
 
-def other_family(site: Site) -> Iterator[Found]:
+def other_family(site: Site) -> Iterator[Proposal]:
     """S5: no network is common to all nodes by IPv4, and one is by IPv6."""
-    problem = site.told("NET003", "NET014", "NET006")
+    problem = site.evidence_of("NET003", "NET014", "NET006")
     if not site.several or not problem or site.is_set("NCCL_SOCKET_FAMILY"):
         return
     networks = _networks(site)
@@ -180,7 +182,7 @@ def other_family(site: Site) -> Iterator[Found]:
     for network, on in networks:
         if _meets(site, _NCCL, {"NCCL_SOCKET_FAMILY": "AF_INET6"}, on) and not _is_used(site, network):
             why = f"All nodes are in {network}, and in no IPv4 subnet together; NCCL takes IPv4 first."
-            yield Found("NCCL_SOCKET_FAMILY", "AF_INET6", why, [*problem, *_addresses(on)])
+            yield Proposal("NCCL_SOCKET_FAMILY", "AF_INET6", why, [*problem, *_addresses(on)])
             return
 
 
@@ -207,7 +209,7 @@ def _runs_over_tcp(site: Site) -> bool:
     return site.several and site.has_no_hca() and not plugins
 
 
-def more_sockets(site: Site) -> Iterator[Found]:
+def more_sockets(site: Site) -> Iterator[Proposal]:
     """T1: NCCL over TCP on fast cards, one socket a connection."""
     cards = _cards(site)
     drivers = {value_or(card.driver, "") for card in cards}
@@ -218,10 +220,10 @@ def more_sockets(site: Site) -> Iterator[Found]:
     if cards and len(fast) == len(speeds):
         why = "NCCL opens one socket a connection, and one TCP stream seldom fills a card this fast."
         evidence = [f"{cards[0].name} at {min(fast) / 1000:g} Gb/s on all {len(cards)} nodes", "no RDMA is used"]
-        yield Found(_SOCKETS[0], "4", why, evidence)
+        yield Proposal(_SOCKETS[0], "4", why, evidence)
 
 
-def falls_at_large_sizes(site: Site) -> Iterator[Found]:
+def falls_at_large_sizes(site: Site) -> Iterator[Proposal]:
     """T4: all_reduce over TCP gets slower from 32 MiB on, and the sockets are pinned."""
     rows = [
         (row.bytes, row.busbw_gb_s)
@@ -234,11 +236,11 @@ def falls_at_large_sizes(site: Site) -> Iterator[Found]:
         return
     seen = f"all_reduce: busbw {max(small):.2f} GB/s below 32 MiB, {max(large):.2f} GB/s from there on"
     for name in _SOCKETS:
-        if evidence := site.held(name):
-            yield Found(name, None, "Large messages are slower than small ones with it.", [*evidence, seen])
+        if evidence := site.values_of(name):
+            yield Proposal(name, None, "Large messages are slower than small ones with it.", [*evidence, seen])
 
 
-def all_cards(site: Site) -> Iterator[Found]:
+def all_cards(site: Site) -> Iterator[Proposal]:
     """T6: one of several equal cards is named, and NCCL's TCP transport could use all of them."""
     if not _runs_over_tcp(site) or not site.is_set(_NCCL):
         return
@@ -248,7 +250,9 @@ def all_cards(site: Site) -> Iterator[Found]:
     speeds = {str(card.speed_mbit) for _, on in networks for card in on.values()}
     if len(networks) > 1 and len(speeds) == 1 and used < {*names} and len(used) == 1:
         why = f"{', '.join(names)} are equally fast and in a subnet each on all nodes; NCCL spreads its channels."
-        yield Found(_NCCL, "=" + ",".join(names), why, [*site.held(_NCCL), *(str(net) for net, _ in networks)])
+        yield Proposal(
+            _NCCL, "=" + ",".join(names), why, [*site.values_of(_NCCL), *(str(net) for net, _ in networks)]
+        )
 
 
 def _has_no_hca(site: Site) -> bool:

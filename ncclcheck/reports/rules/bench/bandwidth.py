@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import Cluster, NotKnown
 from ncclcheck.reports import expect
 from ncclcheck.reports.culprit import lack_cores
 from ncclcheck.reports.expect import Outlook, Outlooks
-from ncclcheck.reports.expect.bounds import Bound
+from ncclcheck.reports.expect.bounds import BandwidthBound
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -127,7 +127,7 @@ def _not_judged(outlook: Outlook, what: str) -> Finding:
     )
 
 
-def share(value: float, limits: Bound) -> str:
+def share(value: float, limits: BandwidthBound) -> str:
     """What part of the bound it is; both parts where it is not known which algorithm ran."""
     assert limits.usual is not None
     percent = 100 * value / limits.usual
@@ -197,7 +197,7 @@ def _about_sockets(_: float) -> Remedy:
 _admins = {"rdma": _about_rdma, "nvlink": _about_nvlink, "socket": _about_sockets, "burst": _about_sockets}
 
 
-def _above(outlook: Outlook, limits: Bound, value: float) -> Finding:
+def _above(outlook: Outlook, limits: BandwidthBound, value: float) -> Finding:
     return unknown(
         Where(),
         f"{outlook.op}: {value:.3g} GB/s, more than the {limits.best:.3g} that is possible ({limits.basis})",

@@ -7,7 +7,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Baseline, Cluster
 from ncclcheck.reports import compare
-from ncclcheck.reports.compare import Change, RowChange
+from ncclcheck.reports.compare import FactChange, RowChange
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -151,7 +151,7 @@ def machines(cluster: Cluster) -> Iterator[Finding]:
         yield fine(Where(), f"no part of the machines is less than in {baseline.name}")
 
 
-def _of_machine(change: Change, baseline: Baseline) -> Iterator[Finding]:
+def _of_machine(change: FactChange, baseline: Baseline) -> Iterator[Finding]:
     what, evidence = _said(change, baseline)
     level = fail if change.grave else warn
     for node in change.nodes if change.verdict != "unseen" else []:
@@ -208,7 +208,7 @@ def counters(cluster: Cluster) -> Iterator[Finding]:
         yield fine(Where(), f"no counter of errors rose since {baseline.name} of {baseline.started}")
 
 
-def _risen(change: Change, baseline: Baseline) -> Iterator[Finding]:
+def _risen(change: FactChange, baseline: Baseline) -> Iterator[Finding]:
     what, evidence = _said(change, baseline)
     level = fail if change.grave else warn
     for node in change.nodes:
@@ -231,6 +231,6 @@ def _risen(change: Change, baseline: Baseline) -> Iterator[Finding]:
         )
 
 
-def _said(change: Change, baseline: Baseline) -> tuple[str, list[Evidence]]:
+def _said(change: FactChange, baseline: Baseline) -> tuple[str, list[Evidence]]:
     what = f"{change.fact}: {change.before} -> {change.after}" if change.fact else change.after
     return f"{what} since the baseline", [seen(baseline.name, change.before), seen("now", change.after)]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Cluster, Node, NvLinks, Unread, at, value_or
 from ncclcheck.reports.judgement.findings import Finding, State, admin, fine, seen, unknown, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.job.used import Used, by_nccl
+from ncclcheck.reports.subjects.job.used import UsedRanks, by_nccl
 from ncclcheck.reports.subjects.nccl.settings import settings_of
 from ncclcheck.reports.subjects.nodes.cards import peers
 from ncclcheck.reports.text.words.fold import fold_names
@@ -83,7 +83,7 @@ def _direct_way(node: Node) -> str | None:
     return "peer access over one PCIe switch" if near else ""
 
 
-def _detour(used: Used, detour: dict[str, int], way: str) -> Finding:
+def _detour(used: UsedRanks, detour: dict[str, int], way: str) -> Finding:
     own = settings_of(used.node).evidence(*_WITHOUT_P2P)
     fix = [admin("Look for ACS on the bridges above the GPUs, and share IPC between containers of one job.",
                  "lspci -vvv | grep ACSCtl", "docker run --ipc=host IMAGE")]  # fmt: skip
@@ -143,12 +143,12 @@ def gpudirect_used(cluster: Cluster) -> Iterator[Finding]:
             yield _not_direct(used, reason)
 
 
-def _over_rdma(used: Used) -> list[str]:
+def _over_rdma(used: UsedRanks) -> list[str]:
     kinds = [kind for peers in ("inter", "unknown", "intra") for kind in used.kinds(peers)]
     return [kind for kind in kinds if kind.startswith("NET/IB")]
 
 
-def _could_be_direct(used: Used, direct: set[str]) -> str:
+def _could_be_direct(used: UsedRanks, direct: set[str]) -> str:
     """Why it should have been; empty where nothing says so."""
     able = sorted({device.name for rank in used.ranks for device in rank.devices if device.gpudirect})
     modules = value_or(at(used.node, "rdma.peer_modules"), [])
@@ -165,7 +165,7 @@ def _some(names: set[str]) -> str:
     return fold_names(listed) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
 
 
-def _not_direct(used: Used, reason: str) -> Finding:
+def _not_direct(used: UsedRanks, reason: str) -> Finding:
     own = settings_of(used.node).evidence(*_WITHOUT_GDR)
     by_card = [f"{d.name}: {'enabled' if d.gpudirect else 'disabled'}"
             for d in used.ranks[0].devices if d.gpudirect is not None]  # fmt: skip

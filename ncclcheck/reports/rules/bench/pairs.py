@@ -18,8 +18,8 @@ from ncclcheck.reports.culprit import (
     wrong_of_two,
 )
 from ncclcheck.reports.culprit.pairs.blame import FEW
-from ncclcheck.reports.culprit.pairs.samples import Way
-from ncclcheck.reports.culprit.pairs.two import Slower
+from ncclcheck.reports.culprit.pairs.samples import OneWay
+from ncclcheck.reports.culprit.pairs.two import SlowerDirection
 from ncclcheck.reports.culprit.words import of_two
 from ncclcheck.reports.judgement.findings import (
     Culprit,
@@ -175,7 +175,7 @@ def _interface(cluster: Cluster, node: str) -> str:
     return next((link.interface.name for link in lan.read_links(cluster) if link.node == node), "")
 
 
-def _once(way: Way, *, short_of_cores: bool) -> Finding:
+def _once(way: OneWay, *, short_of_cores: bool) -> Finding:
     """Slow in its only measurement: an accident, unless it is far slower than accidents are."""
     make = warn if way.is_dead or (way.slowness >= _NO_ACCIDENT and not short_of_cores) else note
     how = "carried nothing" if way.is_dead else f"reached {100 * math.exp(-way.slowness):.2g} % of a healthy way"
@@ -199,7 +199,7 @@ def _by_want_of_cores(culprit: Culprit) -> Finding:
     )
 
 
-def _not_judged(slower: Slower, *, short_of_cores: bool) -> Finding:
+def _not_judged(slower: SlowerDirection, *, short_of_cores: bool) -> Finding:
     """Slow between two nodes, and not proven."""
     why = "the ranks wait for cores" if short_of_cores else f"it was measured {slower.way.times} times only"
     return note(

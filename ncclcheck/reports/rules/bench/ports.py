@@ -45,7 +45,7 @@ _HELD_PERCENT = 10.0  # % of the time that a port was paused by its switch; chos
 
 
 @dataclass(frozen=True)
-class _Port:
+class _PortCount:
     """A port or interface, and what it counted in how many seconds."""
 
     node: str
@@ -105,20 +105,22 @@ def ports_of_the_job(cluster: Cluster) -> Iterator[Finding]:
     yield from _habits([port for port in ports if (port.node, port.name) not in named])
 
 
-def _ports(cluster: Cluster) -> list[_Port]:
-    listed: list[_Port] = []
+def _ports(cluster: Cluster) -> list[_PortCount]:
+    listed: list[_PortCount] = []
     for traffic in cluster.measurements.traffic:
         risen = {port.name: port.counters for port in traffic.risen}
-        listed += [_Port(traffic.node, name, risen.get(name, {}), traffic.seconds) for name in traffic.counted]
+        listed += [
+            _PortCount(traffic.node, name, risen.get(name, {}), traffic.seconds) for name in traffic.counted
+        ]
     return listed
 
 
-def _usual(ports: list[_Port], value: Callable[[_Port], float]) -> float:
+def _usual(ports: list[_PortCount], value: Callable[[_PortCount], float]) -> float:
     """The median of all; with fewer than three there is none."""
     return median(map(value, ports)) if len(ports) > 2 else 0.0
 
 
-def _lossy(cluster: Cluster, ports: list[_Port]) -> Iterator[Finding]:
+def _lossy(cluster: Cluster, ports: list[_PortCount]) -> Iterator[Finding]:
     bounds = {name: _bound(cluster, ports, name, least) for name, least in _LOSSES.items()}
     for port in ports:
         if high := {
@@ -134,13 +136,13 @@ def _lossy(cluster: Cluster, ports: list[_Port]) -> Iterator[Finding]:
             )
 
 
-def _bound(cluster: Cluster, ports: list[_Port], name: str, least: float) -> float:
+def _bound(cluster: Cluster, ports: list[_PortCount], name: str, least: float) -> float:
     limits = cluster.policy.thresholds
     usual = _usual(ports, lambda port: port.counters.get(name, 0))
     return max(limits.get(f"BEN040.{name}", least), limits.get("BEN040.times_peers", _TIMES_PEERS) * usual)
 
 
-def _pausing(cluster: Cluster, ports: list[_Port]) -> Iterator[Finding]:
+def _pausing(cluster: Cluster, ports: list[_PortCount]) -> Iterator[Finding]:
     limits = cluster.policy.thresholds
     least = limits.get("BEN040.pausing_percent", _PAUSING_PERCENT)
     usual = limits.get("BEN040.times_peers", _TIMES_PEERS) * _usual(ports, lambda port: port.paused("tx"))
@@ -164,7 +166,7 @@ def _pausing(cluster: Cluster, ports: list[_Port]) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _habits(ports: list[_Port]) -> Iterator[Finding]:
+def _habits(ports: list[_PortCount]) -> Iterator[Finding]:
     """One note of what rose on the others."""
     counted = ((name, _CONGESTION.get(name, "")) for name in (*_CONGESTION, *_LOSSES))
     lines = [line for name, words in counted if (line := _sum(ports, name, words))]
@@ -181,7 +183,7 @@ def _habits(ports: list[_Port]) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _sum(ports: list[_Port], name: str, words: str) -> str:
+def _sum(ports: list[_PortCount], name: str, words: str) -> str:
     counts = {f"{port.node} {port.name}": port.counters[name] for port in ports if name in port.counters}
     if not counts:
         return ""
@@ -197,7 +199,7 @@ def _source(name: str) -> str:
     return f"ethtool -S {name}"
 
 
-def _look(port: _Port) -> list[Remedy]:
+def _look(port: _PortCount) -> list[Remedy]:
     hca = port.name.partition(":")[0]
     look = [f"mlxlink -d {hca} -m -c"] if ":" in port.name else [f"ethtool -S {port.name} | grep -e phy -e pause"]
     return [admin("Look at cable, transceiver and switch port, and at flow control for this traffic.", *look)]

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, Unread, at
 from ncclcheck.reports.judgement.findings import Finding, State, admin, fine, seen, unknown, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.output.settings_forms import quoted
-from ncclcheck.reports.subjects.job.used import Used, by_nccl, several_nodes, used
+from ncclcheck.reports.subjects.job.used import UsedRanks, by_nccl, several_nodes, used
 from ncclcheck.reports.subjects.nccl import lan, wiring
 from ncclcheck.reports.text.words.fold import fold_names, size
 
@@ -66,7 +66,7 @@ def idle_rails(cluster: Cluster) -> Iterator[Finding]:
             yield fine(use.where, f"{len(rails)} rails moved {size(min(rails.values()))} to {size(most)} each")
 
 
-def _rails(use: Used) -> dict[str, int]:
+def _rails(use: UsedRanks) -> dict[str, int]:
     """Bytes of each port that NCCL listed, or would list."""
     listed = {name for rank in use.ranks for device in rank.devices for name in device.name.split("+")}
     moved = use.moved("hcas")
@@ -75,7 +75,7 @@ def _rails(use: Used) -> dict[str, int]:
     return {name: moved[name].sent + moved[name].received for name in sorted(listed) if name in moved}
 
 
-def _idle(use: Used, idle: list[str], rails: dict[str, int]) -> Finding:
+def _idle(use: UsedRanks, idle: list[str], rails: dict[str, int]) -> Finding:
     traffic = ", ".join(f"{name} {size(moved)}" for name, moved in rails.items())
     return warn(
         use.where,
@@ -135,7 +135,7 @@ def as_predicted(cluster: Cluster) -> Iterator[Finding]:
         yield from _compared(cluster, use, _taken(use), predicted, reason, usual)
 
 
-def _predicted(use: Used) -> tuple[list[str], str]:
+def _predicted(use: UsedRanks) -> tuple[list[str], str]:
     """The interfaces that the rules of NCCL or gloo give for this node, and why."""
     gloo = use.ranks[0].source == "sockets"
     choice = lan.choice_of_gloo(use.node) if gloo else lan.choice_of_nccl(use.node)
@@ -151,7 +151,7 @@ def _usual(cluster: Cluster) -> str:
     return next((name for name, nodes in counts.items() if 2 * nodes > len(readable)), "")
 
 
-def _taken(use: Used) -> list[str]:
+def _taken(use: UsedRanks) -> list[str]:
     """The interfaces over which ranks met (NCCL) or held connections to others (gloo)."""
     if use.ranks[0].source == "sockets":
         return list(dict.fromkeys(endpoint.interface for endpoint in use.interfaces if endpoint.interface))
@@ -159,7 +159,7 @@ def _taken(use: Used) -> list[str]:
 
 
 def _compared(
-    cluster: Cluster, use: Used, taken: list[str], predicted: list[str], reason: str, usual: str
+    cluster: Cluster, use: UsedRanks, taken: list[str], predicted: list[str], reason: str, usual: str
 ) -> Iterator[Finding]:
     if not taken or not predicted:
         return
@@ -171,7 +171,7 @@ def _compared(
         yield fine(use.where, f"{', '.join(taken)}, as predicted: {reason}")
 
 
-def _not_predicted(use: Used) -> Finding:
+def _not_predicted(use: UsedRanks) -> Finding:
     why = at(use.node, "network.interfaces").why
     return unknown(
         use.where,
@@ -181,7 +181,7 @@ def _not_predicted(use: Used) -> Finding:
     )
 
 
-def _other(use: Used, other: list[str], predicted: list[str], reason: str, usual: str) -> Finding:
+def _other(use: UsedRanks, other: list[str], predicted: list[str], reason: str, usual: str) -> Finding:
     """usual: what most nodes take; where this node alone would take another, that is not the one to name."""
     names = ", ".join(predicted)
     alone = bool(usual) and usual not in predicted
@@ -206,7 +206,7 @@ def _other(use: Used, other: list[str], predicted: list[str], reason: str, usual
     )
 
 
-def _moved_elsewhere(cluster: Cluster, use: Used, taken: list[str]) -> str:
+def _moved_elsewhere(cluster: Cluster, use: UsedRanks, taken: list[str]) -> str:
     """The interface that carried the data of the chosen one; empty where the counters agree, or say too little."""
     if use.ranks[0].source == "log":
         return ""
@@ -217,7 +217,7 @@ def _moved_elsewhere(cluster: Cluster, use: Used, taken: list[str]) -> str:
     return busiest if busiest and moved[busiest] >= least and own < 0.01 * moved[busiest] else ""
 
 
-def _elsewhere(use: Used, taken: list[str], by_way_of: str) -> Finding:
+def _elsewhere(use: UsedRanks, taken: list[str], by_way_of: str) -> Finding:
     moved = use.moved("interfaces")
     traffic = ", ".join(f"{name} {size(m.sent + m.received)}" for name, m in moved.items())
     return warn(

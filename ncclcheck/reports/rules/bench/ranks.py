@@ -14,7 +14,7 @@ from ncclcheck.reports.culprit import (
     slow_ranks,
     with_cores_of_their_own,
 )
-from ncclcheck.reports.culprit.alone import FEW, Late, Slow
+from ncclcheck.reports.culprit.alone import FEW, Late, Outlier
 from ncclcheck.reports.culprit.words import late, slow
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
@@ -207,7 +207,7 @@ def every_node_is_as_fast_inside(cluster: Cluster) -> Iterator[Finding]:
     yield from _outliers(cluster, slow_nodes(cluster), "BEN016")
 
 
-def _outliers(cluster: Cluster, slows: list[Slow], code: str) -> Iterator[Finding]:
+def _outliers(cluster: Cluster, slows: list[Outlier], code: str) -> Iterator[Finding]:
     least = cluster.policy.thresholds.get(f"{code}.fail_percent", 50.0)
     for outlier in slows:
         make = fail if outlier.percent < least else warn

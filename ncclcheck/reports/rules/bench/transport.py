@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.subjects.job.used import Used, has_fact, unseen, used
+from ncclcheck.reports.subjects.job.used import UsedRanks, has_fact, unseen, used
 from ncclcheck.reports.subjects.nccl import wiring
 from ncclcheck.reports.subjects.nccl.settings import settings_of
 from ncclcheck.reports.text.words.fold import fold_names
@@ -69,7 +69,7 @@ def best_transport(cluster: Cluster) -> Iterator[Finding]:
     Troubleshooting, Networking issues.
     """
     yield from unseen(cluster)
-    shared: dict[str, list[Used]] = {}
+    shared: dict[str, list[UsedRanks]] = {}
     several = len({rank.node for rank in cluster.measurements.transport}) > 1
     for use in used(cluster):
         bad = _sockets(use) if several and use.ranks[0].source == "log" and _over_sockets(use) else None
@@ -83,13 +83,13 @@ def best_transport(cluster: Cluster) -> Iterator[Finding]:
         yield fine(where, names + summary, alike[0].seen("inter", "intra", "unknown"))
 
 
-def _over_sockets(use: Used) -> bool:
+def _over_sockets(use: UsedRanks) -> bool:
     """By its connections between nodes; before NCCL has made one, by what it chose."""
     kinds = use.kinds("inter")
     return "NET/Socket" in kinds or (not kinds and use.network == "Socket")
 
 
-def _summary(use: Used) -> str:
+def _summary(use: UsedRanks) -> str:
     """What a person looks for: which transport, over what."""
     if use.ranks[0].source == "sockets":
         names = ", ".join(dict.fromkeys(endpoint.interface or endpoint.address for endpoint in use.interfaces))
@@ -103,7 +103,7 @@ def _summary(use: Used) -> str:
     return "; ".join(part for part in parts if part) or "no connection was made"
 
 
-def _sockets(use: Used) -> Finding | None:
+def _sockets(use: UsedRanks) -> Finding | None:
     """TCP between nodes: sound where nothing better is there."""
     if not has_fact(use.node, "rdma.devices"):
         why = at(use.node, "rdma.devices").why
@@ -121,7 +121,7 @@ def _sockets(use: Used) -> Finding | None:
     return _slow(use, f"TCP (NET/Socket) was used between nodes, though {fold_names(better)} could be", hcas, own)
 
 
-def _slow(use: Used, what: str, hcas: Evidence, own: list[Evidence]) -> Finding:
+def _slow(use: UsedRanks, what: str, hcas: Evidence, own: list[Evidence]) -> Finding:
     """Ethernet cards can speak RoCE where their network does not carry it, and then TCP may be right."""
     why, evidence = _SLOW, [use.seen("inter"), hcas, *own, *_reason(use)]
     if not own:
@@ -158,7 +158,7 @@ def _active(node: Node) -> list[str]:
     ]
 
 
-def _reason(use: Used) -> list[Evidence]:
+def _reason(use: UsedRanks) -> list[Evidence]:
     """NCCL's own word why it uses no RDMA."""
     reason = next((rank.no_infiniband for rank in use.ranks if rank.no_infiniband), "")
     return [seen("NCCL's log", reason)] if reason else []

@@ -66,14 +66,14 @@ def does_no_harm(cluster: Cluster) -> Iterator[Finding]:
     elif word == "unknown":
         yield _unsure(trial)
     else:
-        yield fine(Where(), tried.said(trial), *_figures(trial.rows))
+        yield fine(Where(), tried.sentence(trial), *_figures(trial.rows))
 
 
 def _does_not_run(trial: Trial) -> Finding:
     pairs = f"{trial.pairs} pairs of jobs" if trial.pairs else "no pair"
     return fail(
         Where(),
-        tried.said(trial),
+        tried.sentence(trial),
         why="The same job without it ran to its end just before.",
         owner="job",
         evidence=[seen("jobs in turn", f"{pairs} before it; then with {tried.setting(trial)}: {trial.failed}")],
@@ -84,7 +84,7 @@ def _does_not_run(trial: Trial) -> Finding:
 def _unsure(trial: Trial) -> Finding:
     return unknown(
         Where(),
-        tried.said(trial),
+        tried.sentence(trial),
         why="So few do not show whether the setting helps.",
         owner="tool",
         evidence=[seen("pairs of jobs that came to their end", trial.pairs)],
@@ -95,7 +95,7 @@ def _unsure(trial: Trial) -> Finding:
 def _slower(cluster: Cluster, trial: Trial, rows: list[TrialRow]) -> Finding:
     return warn(
         Where(),
-        tried.said(trial),
+        tried.sentence(trial),
         why=f"It was measured in turn with {tried.against(cluster, trial)}, on these very nodes.",
         owner="job",
         evidence=_figures(rows),

@@ -24,7 +24,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.scale.naming import culprits, shown
-from ncclcheck.reports.scale.search import Answer
+from ncclcheck.reports.scale.search import GroupSearchAnswer
 
 
 @rule(
@@ -84,7 +84,7 @@ def whole_is_as_sound_as_its_parts(cluster: Cluster) -> Iterator[Finding]:
         yield _unfinished(answer)
 
 
-def _failed(answer: Answer, culprit: Culprit) -> Finding:
+def _failed(answer: GroupSearchAnswer, culprit: Culprit) -> Finding:
     return fail(
         culprit.where[0] if culprit.where else Where(),
         f"every pair is healthy, and a collective fails {culprit.why}"
@@ -97,7 +97,7 @@ def _failed(answer: Answer, culprit: Culprit) -> Finding:
     )
 
 
-def _unfinished(answer: Answer) -> Finding:
+def _unfinished(answer: GroupSearchAnswer) -> Finding:
     least = answer.smallest_bad
     text = (
         f"a group of {len(least.group)} nodes failed, the smallest that did" if least else "no group failed so far"
@@ -112,7 +112,7 @@ def _unfinished(answer: Answer) -> Finding:
     )
 
 
-def _evidence(answer: Answer) -> list[Evidence]:
+def _evidence(answer: GroupSearchAnswer) -> list[Evidence]:
     """The smallest group that failed, the largest that did not."""
     sound = max((test for test in answer.tests if not test.bad), key=lambda test: len(test.group), default=None)
     tests = [(word, test) for word, test in (("failed", answer.smallest_bad), ("sound", sound)) if test]
@@ -125,7 +125,7 @@ def _evidence(answer: Answer) -> list[Evidence]:
     ]
 
 
-def _fix(answer: Answer) -> list[Remedy]:
+def _fix(answer: GroupSearchAnswer) -> list[Remedy]:
     if answer.kind == "size":
         fewer = f"ncclcheck bench --nodes {answer.size - 1}"
         return [

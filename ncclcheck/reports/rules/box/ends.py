@@ -11,17 +11,17 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, admin, fail, you
 from ncclcheck.reports.judgement.rule import Body, NothingToJudge, rule
 from ncclcheck.reports.subjects.box import first, senders, words
-from ncclcheck.reports.subjects.box.failure import Failure, Kind, own_frames
+from ncclcheck.reports.subjects.box.failure import BoxFailure, Kind, own_frames
 
 _SIZES = re.compile(r"op\.preamble\.length|doesn't match expected size")  # gloo's, of a message that came
 
 
 def box_rule(
     code: str, title: str, *kinds: Kind
-) -> Callable[[Callable[[Cluster, Failure], Iterator[Finding]]], Body]:
+) -> Callable[[Callable[[Cluster, BoxFailure], Iterator[Finding]]], Body]:
     """Make a body that wants what came first a rule; skipped where no box was read."""
 
-    def register(body: Callable[[Cluster, Failure], Iterator[Finding]]) -> Body:
+    def register(body: Callable[[Cluster, BoxFailure], Iterator[Finding]]) -> Body:
         @functools.wraps(body)
         def told(cluster: Cluster) -> Iterator[Finding]:
             if not cluster.measurements.boxes:
@@ -35,7 +35,7 @@ def box_rule(
     return register
 
 
-def _finding(cluster: Cluster, failure: Failure, why: str, *fixes: Remedy) -> Finding:
+def _finding(cluster: Cluster, failure: BoxFailure, why: str, *fixes: Remedy) -> Finding:
     return fail(
         words.where(failure),
         words.heading(failure, words.waits(cluster, failure)),
@@ -46,13 +46,13 @@ def _finding(cluster: Cluster, failure: Failure, why: str, *fixes: Remedy) -> Fi
     )
 
 
-def _look_at_sender(failure: Failure) -> Remedy:
+def _look_at_sender(failure: BoxFailure) -> Remedy:
     at = senders.at(failure)
     return you(f"Look at {at}: whom it means to end." if at else f"Look why {senders.named(failure)} sends it.")
 
 
 @box_rule("BOX001", "no process of the job was killed for want of memory", "memory")
-def nothing_was_killed_for_memory(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
+def nothing_was_killed_for_memory(cluster: Cluster, failure: BoxFailure) -> Iterator[Finding]:
     """
     ## What
     The kernel killed a process of the job, because its cgroup, or the node, had no memory left.
@@ -80,7 +80,7 @@ def nothing_was_killed_for_memory(cluster: Cluster, failure: Failure) -> Iterato
 
 
 @box_rule("BOX002", "no process of the job was ended by a signal that nobody in it sent", "killed")
-def nothing_was_killed(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
+def nothing_was_killed(cluster: Cluster, failure: BoxFailure) -> Iterator[Finding]:
     """
     ## What
     A rank, or a worker of its loader, was ended by SIGKILL or another signal, before anything else failed, and
@@ -116,7 +116,7 @@ def nothing_was_killed(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
 
 
 @box_rule("BOX003", "no process of the job crashed", "crashed")
-def nothing_crashed(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
+def nothing_crashed(cluster: Cluster, failure: BoxFailure) -> Iterator[Finding]:
     """
     ## What
     A process was ended by SIGSEGV, SIGABRT, SIGBUS, SIGFPE or SIGILL.
@@ -155,7 +155,7 @@ def nothing_crashed(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
 
 
 @box_rule("BOX004", "no rank raised an exception that ended it", "raised")
-def nothing_was_raised(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
+def nothing_was_raised(cluster: Cluster, failure: BoxFailure) -> Iterator[Finding]:
     """
     ## What
     An exception that nobody caught ended a rank, before anything else failed.
@@ -193,7 +193,7 @@ def nothing_was_raised(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
 
 
 @box_rule("BOX005", "no rank ended by itself while others went on", "exit", "left")
-def nobody_left(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
+def nobody_left(cluster: Cluster, failure: BoxFailure) -> Iterator[Finding]:
     """
     ## What
     A rank ended with an exit code and without an exception: sys.exit(), os._exit(), or its end came before that of
@@ -236,7 +236,7 @@ def nobody_left(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
 
 
 @box_rule("BOX006", "all ranks came to what the others waited for", "absent", "apart", "unmet")
-def nobody_is_absent(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
+def nobody_is_absent(cluster: Cluster, failure: BoxFailure) -> Iterator[Finding]:
     """
     ## What
     All ranks but one report that another one is gone or did not come in time; that one was alive and said nothing.
@@ -271,7 +271,7 @@ def nobody_is_absent(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
         cluster,
         failure,
         "The others lost it while they worked with it."
-        if failure.told
+        if failure.detail
         else "The others waited for it until their timeout.",
         you(
             f"Look at {words.place(failure)}."
@@ -282,7 +282,7 @@ def nobody_is_absent(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
 
 
 @box_rule("BOX007", "the job was not ended from outside", "outside")
-def nobody_ended_it(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
+def nobody_ended_it(cluster: Cluster, failure: BoxFailure) -> Iterator[Finding]:
     """
     ## What
     The job was sent SIGTERM, SIGINT or another signal, and ended after it; nothing had failed before.
@@ -315,7 +315,7 @@ def nobody_ended_it(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
 
 
 @box_rule("BOX008", "the job did not stall", "stalled")
-def it_did_not_stall(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
+def it_did_not_stall(cluster: Cluster, failure: BoxFailure) -> Iterator[Finding]:
     """
     ## What
     For long no process of the job printed, read, wrote or computed anything.
@@ -345,7 +345,7 @@ def it_did_not_stall(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
 
 
 @box_rule("BOX009", "no node vanished", "vanished")
-def no_node_vanished(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
+def no_node_vanished(cluster: Cluster, failure: BoxFailure) -> Iterator[Finding]:
     """
     ## What
     The record of a node breaks off, while those of the others went on.
@@ -373,7 +373,7 @@ def no_node_vanished(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
 
 
 @box_rule("BOX010", "no node was cut off from the others", "cut")
-def no_node_was_cut_off(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
+def no_node_was_cut_off(cluster: Cluster, failure: BoxFailure) -> Iterator[Finding]:
     """
     ## What
     What was sent to a node was not answered any more, or nobody answered what it sent, until the job's timeouts
@@ -406,7 +406,7 @@ def no_node_was_cut_off(cluster: Cluster, failure: Failure) -> Iterator[Finding]
 
 
 @box_rule("BOX012", "no GPU failed during the job", "gpu")
-def no_gpu_failed(cluster: Cluster, failure: Failure) -> Iterator[Finding]:
+def no_gpu_failed(cluster: Cluster, failure: BoxFailure) -> Iterator[Finding]:
     """
     ## What
     NVIDIA's driver reported an error of the hardware of a GPU (Xid), before anything else failed.

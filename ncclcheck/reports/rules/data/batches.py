@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from ncclcheck.probes.facts import Cluster, Limits, known, value_or
 from ncclcheck.probes.facts.data import Made
-from ncclcheck.probes.facts.data.resources import Batch, Resources
+from ncclcheck.probes.facts.data.resources import CollatedBatch, DataResources
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -79,7 +79,7 @@ def views(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def _copied(made: Made, batch: Batch) -> Remedy:
+def _copied(made: Made, batch: CollatedBatch) -> Remedy:
     parts = [name for name in batch.views if name]
     lines = own_names.returned(made.code.item if made.code else None, "{}.clone()", next(iter(parts), ""))
     what = f"Copy part {', '.join(parts)} of the sample" if parts else "Copy what the sample needs"
@@ -130,26 +130,26 @@ def room(cluster: Cluster) -> Iterator[Finding]:
         yield from findings or [fine(Where(node=node), _enough(resources))]
 
 
-def _ready(resources: Resources) -> int:
+def _ready(resources: DataResources) -> int:
     """Batches that the workers of one rank may have ready at once."""
     return resources.workers * max(1, resources.prefetch)
 
 
-def _bytes(batch: Batch) -> int:
+def _bytes(batch: CollatedBatch) -> int:
     """Of the loader's own batch, in memory segments. Views of one tensor are one segment however many they are."""
     factor = batch.size / max(1, batch.samples) if batch.size else 1.0
     grows = batch.tensors >= batch.samples or batch.held <= 2 * batch.used
     return int(batch.held * (factor if grows else 1.0))
 
 
-def _tensors(batch: Batch) -> int:
+def _tensors(batch: CollatedBatch) -> int:
     """A collate function that does not stack gives several tensors a sample."""
     if batch.size and batch.tensors >= batch.samples > 1:
         return batch.tensors * batch.size // batch.samples
     return batch.tensors
 
 
-def _needed(resources: Resources) -> int:
+def _needed(resources: DataResources) -> int:
     """Bytes in /dev/shm, of all ranks of the node. A view's storage is shared once by each worker."""
     batch = known(resources.batch)
     dragged = batch.size and batch.tensors < batch.samples and batch.held > 2 * batch.used
@@ -157,12 +157,12 @@ def _needed(resources: Resources) -> int:
     return _bytes(batch) * ready * max(1, resources.ranks_per_node)
 
 
-def _enough(resources: Resources) -> str:
+def _enough(resources: DataResources) -> str:
     free = value_or(resources.shm, None)
     return f"{size(_needed(resources))} of /dev/shm are needed" + (f", {size(free.free)} are free" if free else "")
 
 
-def _memory(node: str, resources: Resources, share: float) -> Finding | None:
+def _memory(node: str, resources: DataResources, share: float) -> Finding | None:
     shm, needed = value_or(resources.shm, None), _needed(resources)
     if shm is None or needed <= share * max(0, shm.free):
         return None
@@ -181,11 +181,11 @@ def _memory(node: str, resources: Resources, share: float) -> Finding | None:
     )
 
 
-def _bad(resources: Resources, certain: bool) -> Callable[..., Finding]:
+def _bad(resources: DataResources, certain: bool) -> Callable[..., Finding]:
     return fail if certain and resources.asked else warn
 
 
-def _fewer(resources: Resources, free: int) -> list[Remedy]:
+def _fewer(resources: DataResources, free: int) -> list[Remedy]:
     """As many workers as there is room for, where there is room for any."""
     each = _bytes(known(resources.batch)) * max(1, resources.ranks_per_node)
     batches = int(0.8 * free / max(1, each)) - 1
@@ -195,14 +195,14 @@ def _fewer(resources: Resources, free: int) -> list[Remedy]:
     return [you("Have fewer ready.", f"DataLoader(..., num_workers={workers}, prefetch_factor={prefetch})")]
 
 
-def _sum(resources: Resources) -> list[Evidence]:
+def _sum(resources: DataResources) -> list[Evidence]:
     batch = known(resources.batch)
     words = f"{resources.workers} workers x {resources.prefetch} batches x {size(_bytes(batch))}"
     ranks = f" x {resources.ranks_per_node} ranks" if resources.ranks_per_node > 1 else ""
     return [seen("worked out", words + ranks)]
 
 
-def _files(node: str, resources: Resources, share: float) -> Finding | None:
+def _files(node: str, resources: DataResources, share: float) -> Finding | None:
     limit: Limits | None = value_or(resources.nofile, None)
     each = _tensors(known(resources.batch))
     needed = each * _ready(resources) + resources.descriptors

@@ -8,7 +8,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Cluster, value_or
 from ncclcheck.probes.facts.data import Content, Made, Structure
-from ncclcheck.probes.facts.data.content import Beyond, Fallback, LeafKind, NotFinite, Unreadable
+from ncclcheck.probes.facts.data.content import Beyond, Fallback, LeafKind, NotFinite, UnreadableSample
 from ncclcheck.reports.judgement.findings import (
     Finding,
     Remedy,
@@ -106,7 +106,7 @@ def _cut_in_worker(node: str, made: Made, length: int, rest: int, content: Conte
     )
 
 
-def _unreadable(node: str, factory: str, made: Made, same: list[Unreadable], content: Content) -> Finding:
+def _unreadable(node: str, factory: str, made: Made, same: list[UnreadableSample], content: Content) -> Finding:
     first = same[0]
     indices = ", ".join(str(unreadable.index) for unreadable in same[:6])
     count = content.unreadable_count if len(same) == len(content.unreadable) else len(same)
@@ -129,7 +129,7 @@ def _unreadable(node: str, factory: str, made: Made, same: list[Unreadable], con
     )
 
 
-def _shorter(made: Made, same: list[Unreadable], content: Content) -> list[Remedy]:
+def _shorter(made: Made, same: list[UnreadableSample], content: Content) -> list[Remedy]:
     """Where all samples were read, and those at the end alone are not there."""
     length, count = made.length or 0, content.unreadable_count
     ends = all(

@@ -8,8 +8,8 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.data import Content, Made
-from ncclcheck.probes.facts.data.content import Inherited, Unreadable
-from ncclcheck.probes.facts.data.made import Failure
+from ncclcheck.probes.facts.data.content import Inherited, UnreadableSample
+from ncclcheck.probes.facts.data.made import FactoryFailure
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -86,7 +86,7 @@ def factory(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def _mends(name: str, failure: Failure) -> list[Remedy]:
+def _mends(name: str, failure: FactoryFailure) -> list[Remedy]:
     """What is known of how factories fail that work in training."""
     if (lacking := _LACKING.search(failure.error)) is not None:
         given = ", ".join(f'"{argument}": ...' for argument in re.findall(r"'(\w+)'", lacking[1]))
@@ -269,7 +269,7 @@ def threads(cluster: Cluster) -> Iterator[Finding]:
             yield _hung(node, made, content.stuck)
 
 
-def _hung(node: str, made: Made, stuck: Unreadable) -> Finding:
+def _hung(node: str, made: Made, stuck: UnreadableSample) -> Finding:
     names = ", ".join(made.threads)
     after = f"; the factory had started {names}" if names else ""
     return fail(
@@ -312,7 +312,7 @@ def _in_worker(made: Made) -> Remedy:
     )
 
 
-def _slow(node: str, stuck: Unreadable) -> Finding:
+def _slow(node: str, stuck: UnreadableSample) -> Finding:
     return unknown(
         Where(node=node),
         f"no sample came within the time that it was given (index {stuck.index}: {stuck.error})",

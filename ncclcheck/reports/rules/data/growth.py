@@ -8,7 +8,7 @@ from statistics import median
 
 from ncclcheck.probes.facts import Cluster, known, value_or
 from ncclcheck.probes.facts.data import Made
-from ncclcheck.probes.facts.data.resources import Growth, Resources
+from ncclcheck.probes.facts.data.resources import DataResources, Growth
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -94,7 +94,7 @@ def _shown(growth: Growth) -> str:
     return ", ".join(dict.fromkeys(growth.opened))
 
 
-def _one_each(node: str, resources: Resources, fresh: Growth) -> Iterator[Finding]:
+def _one_each(node: str, resources: DataResources, fresh: Growth) -> Iterator[Finding]:
     """Kept by sample: it ends at the limit, or at the last sample."""
     soft = value_or(resources.nofile, None)
     samples = _MANY if resources.length is None else resources.length
@@ -155,7 +155,7 @@ def memory(cluster: Cluster) -> Iterator[Finding]:
         yield finding or fine(Where(node=node), "reading leaves nothing behind that grows")
 
 
-def _leak(cluster: Cluster, node: str, made: Made, resources: Resources) -> Finding | None:
+def _leak(cluster: Cluster, node: str, made: Made, resources: DataResources) -> Finding | None:
     again = known(resources.again)
     kept = [new + copied for new, copied in zip(again.memory, again.copied, strict=False)]
     each = min(kept, default=0) * len(kept) / max(1, again.reads)
@@ -200,7 +200,7 @@ def _without_growth(made: Made, again: Growth) -> Remedy:
     )
 
 
-def _copies(cluster: Cluster, node: str, made: Made, resources: Resources) -> Finding | None:
+def _copies(cluster: Cluster, node: str, made: Made, resources: DataResources) -> Finding | None:
     each = _copied_each(resources)
     if not each or (resources.asked and not resources.workers):
         return None
@@ -231,7 +231,7 @@ def _copies(cluster: Cluster, node: str, made: Made, resources: Resources) -> Fi
     )
 
 
-def _copied_each(resources: Resources) -> float:
+def _copied_each(resources: DataResources) -> float:
     """Bytes that a read copies, without the page that looking costs. Without a list to blame each run must show
     it, about as much as the others, and more than reading the same samples again.
 
@@ -254,7 +254,7 @@ def _copied_anyway(again: Growth) -> float:
     return max(again.copied, default=0) * len(again.copied) / max(1, again.reads)
 
 
-def _packed(made: Made, resources: Resources) -> list[Remedy]:
+def _packed(made: Made, resources: DataResources) -> list[Remedy]:
     """A class that stands for the list, so that nothing else changes; of a dict or a set the words alone."""
     container = resources.containers[0] if resources.containers else None
     if (
@@ -281,7 +281,7 @@ def _packed(made: Made, resources: Resources) -> list[Remedy]:
     ]
 
 
-def _cache(cluster: Cluster, node: str, made: Made, resources: Resources) -> Finding | None:
+def _cache(cluster: Cluster, node: str, made: Made, resources: DataResources) -> Finding | None:
     fresh = value_or(resources.fresh, Growth(reads=0))
     room = value_or(resources.memory, 2**60)
     if len(fresh.memory) < 2 or not fresh.reads or resources.length is None:
@@ -327,6 +327,6 @@ def _bounded(made: Made, path: str) -> Remedy:
     )
 
 
-def _available(resources: Resources) -> list[Evidence]:
+def _available(resources: DataResources) -> list[Evidence]:
     room = value_or(resources.memory, 0)
     return [seen("memory available on the node", size(room))] if room else []

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Unread
 from ncclcheck.probes.facts.data import DataReport, Streams
-from ncclcheck.probes.facts.data.streams import Option, Stop
+from ncclcheck.probes.facts.data.streams import Option, WorkerStop
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -97,7 +97,7 @@ def _well(node: str, loading: Streams) -> Finding:
     )
 
 
-def _stops(report: DataReport) -> Iterator[Stop]:
+def _stops(report: DataReport) -> Iterator[WorkerStop]:
     """Those of the loader, then of processes that read alone. Errors that need no worker belong to DAT002."""
     for stop in report.streams.stops if report.streams else []:
         if stop.kind != "raised" or not stop.alone:
@@ -105,12 +105,12 @@ def _stops(report: DataReport) -> Iterator[Stop]:
     yield from report.structure.died if report.structure else []
 
 
-def _kind(stop: Stop) -> tuple[str, str]:
+def _kind(stop: WorkerStop) -> tuple[str, str]:
     """What is told once: one sample that ends every reader, one line at which all hang."""
     return stop.kind, f"{stop.place} {stop.error}" if stop.kind in ("hung", "raised") else stop.index
 
 
-def _stopped(node: str, stop: Stop) -> Finding:
+def _stopped(node: str, stop: WorkerStop) -> Finding:
     if stop.together:
         return note(Where(node=node), f"{_who(stop)} {_how(stop)}{_doing(stop)}, only beside other workers")
     slow = stop.kind == "hung" and stop.busy and stop.usual is None
@@ -126,13 +126,13 @@ def _stopped(node: str, stop: Stop) -> Finding:
     )
 
 
-def _who(stop: Stop) -> str:
+def _who(stop: WorkerStop) -> str:
     if stop.worker >= 0:
         return f"worker {stop.worker}"
     return "a process that only reads samples" if stop.alone else "the loader"
 
 
-def _how(stop: Stop) -> str:
+def _how(stop: WorkerStop) -> str:
     if stop.during == "queue" and stop.error:
         return f"makes a batch that cannot be sent, and the loader waits for ever: {stop.error}"
     if stop.kind == "hung":
@@ -144,7 +144,7 @@ def _how(stop: Stop) -> str:
     return f"raised {stop.error}"
 
 
-def _doing(stop: Stop) -> str:
+def _doing(stop: WorkerStop) -> str:
     place = f" ({stop.place})" if stop.place else ""
     if stop.during == "sample":
         return f" at sample {stop.index}{place}" if stop.index else place
@@ -153,14 +153,14 @@ def _doing(stop: Stop) -> str:
     return f" in {stop.during}{place}" if stop.during != "start" else place
 
 
-def _evidence(stop: Stop) -> list[Evidence]:
+def _evidence(stop: WorkerStop) -> list[Evidence]:
     source = "read outside of workers" if stop.alone else "a real DataLoader"
     all_evidence = [seen(source, f"{_who(stop)} {_how(stop)}")]
     lines = [line.strip() for line in stop.stack.splitlines() if line.strip().startswith("File")]
     return [*all_evidence, *([seen("its stack, innermost first", "; ".join(lines[:4]))] if lines else [])]
 
 
-def _remedies(stop: Stop) -> list[Remedy]:
+def _remedies(stop: WorkerStop) -> list[Remedy]:
     if "daemonic" in stop.error:
         return [
             you("Workers may have no children: leave the parallel work to num_workers."),

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.probes.facts.data import Made, Sharding
-from ncclcheck.probes.facts.data.sharding import Order, SharedStream
+from ncclcheck.probes.facts.data.sharding import EpochOrder, SharedStream
 from ncclcheck.probes.facts.data.streams import Dependence
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
@@ -59,7 +59,7 @@ def another_order(cluster: Cluster) -> Iterator[Finding]:
         raise nothing_of(looked, "no sampler chooses the order")
 
 
-def _ordered(node: str, sharding: Sharding, order: Order) -> Finding:
+def _ordered(node: str, sharding: Sharding, order: EpochOrder) -> Finding:
     where = Where(node=node)
     if order.sequential or order.samples < _FEW:
         return fine(where, "samples come in the order of their indices")
@@ -101,7 +101,7 @@ def _fixed(where: Where, sharding: Sharding) -> Finding:
     )
 
 
-def _begins_alike(where: Where, sharding: Sharding, order: Order) -> Finding | None:
+def _begins_alike(where: Where, sharding: Sharding, order: EpochOrder) -> Finding | None:
     if not order.made_alike or order.with_keyword is not None:
         return None
     return note(
@@ -117,7 +117,7 @@ def _begins_alike(where: Where, sharding: Sharding, order: Order) -> Finding | N
     )
 
 
-def _setter(order: Order | None) -> str:
+def _setter(order: EpochOrder | None) -> str:
     return (order.setter if order else "") or "loader.sampler"
 
 

@@ -123,7 +123,7 @@ def _measured(node: str, speed: Speed, gain: float) -> Finding:
     """Without a need: the curve, and what is better than the loader's own setting."""
     mine, better = curve.own(speed), _better(speed, gain)
     if mine is None or better is None or speed.workers is None:
-        return fine(Where(node=node), f"samples/s by workers: {curve.told(speed)}", *_evidence(speed))
+        return fine(Where(node=node), f"samples/s by workers: {curve.by_workers(speed)}", *_evidence(speed))
     more = better.samples_s / max(mine.samples_s, 1e-9)
     return note(
         Where(node=node),
@@ -168,7 +168,7 @@ def _starts_often(speed: Speed, point: Point) -> bool:
 
 
 def _evidence(speed: Speed) -> list[Evidence]:
-    all_evidence = [seen("samples/s by workers, warm", curve.told(speed))]
+    all_evidence = [seen("samples/s by workers, warm", curve.by_workers(speed))]
     shown = [point for point in curve.plain(speed) if point.workers][-1:]
     all_evidence += [seen(f"start of {curve.counted(point.workers)}", f"{point.start_s:.2g} s") for point in shown]
     all_evidence += [seen(f"with {curve.counted(missed.workers)}", missed.why) for missed in speed.missed[:2]]

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from ncclcheck.probes.facts import Cluster, Unread, known
 from ncclcheck.probes.facts.data import Streams
-from ncclcheck.probes.facts.data.streams import Frozen, MadeAlike, NewEpoch, Repeated, Reseeded, Shared
+from ncclcheck.probes.facts.data.streams import Frozen, MadeAlike, NewEpoch, Repeated, ReseededGenerator, Shared
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -213,7 +213,7 @@ def _repeated(node: str, loading: Streams, first: Repeated, *others: Repeated) -
     )
 
 
-def _reseeded(node: str, reseeded: Reseeded) -> Finding:
+def _reseeded(node: str, reseeded: ReseededGenerator) -> Finding:
     name = "a constant" if reseeded.constant else "the index"
     how = "with the same number each time" if reseeded.constant else f"by the sample ({name} or the like)"
     return (fail if reseeded.constant else warn)(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, known, value_or
-from ncclcheck.probes.facts.data.resources import Cpu, Pickled, Resources, Start
+from ncclcheck.probes.facts.data.resources import Cpu, DataResources, Pickled, Start
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -134,13 +134,13 @@ def workers(cluster: Cluster) -> Iterator[Finding]:
         yield finding or fine(Where(node=node), _told(resources))
 
 
-def _told(resources: Resources) -> str:
+def _told(resources: DataResources) -> str:
     ranks = max(1, resources.ranks_per_node)
     many = f"{resources.workers} workers" if resources.asked else "the loader does not say how many workers"
     return f"{many} x {ranks} rank{'s' if ranks > 1 else ''} on {known(resources.cores):g} cores"
 
 
-def _crowded(node: str, resources: Resources, ratio: float) -> Finding | None:
+def _crowded(node: str, resources: DataResources, ratio: float) -> Finding | None:
     cores = max(0.01, known(resources.cores))
     cpu = value_or(resources.cpu, Cpu(share=1.0, threads=0))
     many = resources.workers * max(1, resources.ranks_per_node)
@@ -170,7 +170,7 @@ def _crowded(node: str, resources: Resources, ratio: float) -> Finding | None:
     )
 
 
-def _fitting(resources: Resources) -> int:
+def _fitting(resources: DataResources) -> int:
     return max(1, int(known(resources.cores) / max(1, resources.ranks_per_node)))
 
 

@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import carrying, profiles, wiring
-from ncclcheck.reports.subjects.nccl.variables import Setting, effective, nccl_version, values
+from ncclcheck.reports.subjects.nccl.variables import ValueInForce, effective, nccl_version, values
 from ncclcheck.reports.text.words.fold import fold_names
 
 # GPUs on one package with their processor: no PCIe switch is hidden, and Azure has no file for them
@@ -321,7 +321,7 @@ def _made_up(node: Node, cards: list[PciDevice], flat: bool, nodes: list[Node]) 
     )
 
 
-def _file_of(node: Node, elsewhere: tuple[str, Setting] | None) -> Remedy:
+def _file_of(node: Node, elsewhere: tuple[str, ValueInForce] | None) -> Remedy:
     """The file that another node names, or that of the platform; a path of another provider would help nobody."""
     if elsewhere or profiles.is_azure([node]):
         path = elsewhere[1].value if elsewhere else "/opt/microsoft/ndv5/topo.xml"

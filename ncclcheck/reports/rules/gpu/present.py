@@ -20,7 +20,7 @@ from ncclcheck.reports.judgement.findings import (
     seen,
     you,
 )
-from ncclcheck.reports.judgement.required import Count, required, too_few
+from ncclcheck.reports.judgement.required import RequiredCount, required, too_few
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl.variables import as_version
 from ncclcheck.reports.subjects.nodes.cards import given_by_slurm
@@ -229,9 +229,9 @@ def required_gpus(cluster: Cluster) -> Iterator[Finding]:
     """
     wanted = required(cluster, "gpu")
     for node in cluster.nodes:
-        count = Count(node.name, "GPU", wanted, at(node, "gpus.usable"), "cuDeviceGetCount")
+        count = RequiredCount(node.name, "GPU", wanted, at(node, "gpus.usable"), "cuDeviceGetCount")
         if count.enough:
-            yield fine(count.where, f"{count.found} GPUs", seen("cuDeviceGetCount", count.found))
+            yield fine(count.where, f"{count.actual} GPUs", seen("cuDeviceGetCount", count.actual))
             continue
         yield too_few(
             count,

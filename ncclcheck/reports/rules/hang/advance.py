@@ -59,11 +59,11 @@ def it_advances(cluster: Cluster) -> Iterator[Finding]:
     proc(5); sock_diag(7); NCCL user guide, RAS.
     """
     for seen_job in seen_jobs(cluster):
-        if seen_job.found.kind in _CANNOT_TELL and seen_job.ras is not None and advances(seen_job.ras):
-            at = Where(node=seen_job.found.job.ranks[0].host)
-            yield fine(at, f"{seen_job.found.job.name} advances", seen("NCCL's RAS, twice", "more launches"))
+        if seen_job.judged.kind in _CANNOT_TELL and seen_job.ras is not None and advances(seen_job.ras):
+            at = Where(node=seen_job.judged.job.ranks[0].host)
+            yield fine(at, f"{seen_job.judged.job.name} advances", seen("NCCL's RAS, twice", "more launches"))
         else:
-            yield from _told(seen_job.found)
+            yield from _told(seen_job.judged)
 
 
 def _told(judged: Judged) -> Iterator[Finding]:

@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import RasRank
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, seen, warn, you
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.nccl_ras import (
-    Behind,
+    RanksBehind,
     behind,
     left,
     membership,
@@ -16,9 +16,9 @@ from ncclcheck.reports.subjects.live.nccl_ras import (
     standing,
     world_rank,
 )
-from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
+from ncclcheck.reports.subjects.live.witnesses import SeenJob, witness_rule
 from ncclcheck.reports.subjects.logs.flight import words as flight
-from ncclcheck.reports.subjects.logs.flight.match import Mismatch, mismatches
+from ncclcheck.reports.subjects.logs.flight.match import CallMismatch, mismatches
 from ncclcheck.reports.text.words.fold import fold_ranks
 
 _KINDS = {"operation": "another operation", "size": "another size", "type": "another data type", "total": "sizes"}
@@ -29,7 +29,7 @@ _BRANCH = you(
 
 
 @witness_rule("HNG020", "all ranks of a running job are in the same collective")
-def the_same_collective(seen_job: Seen) -> Iterator[Finding]:
+def the_same_collective(seen_job: SeenJob) -> Iterator[Finding]:
     """
     ## What
     A rank of a job that stands still has called another operation, size or data type than the others at the same
@@ -66,7 +66,7 @@ def the_same_collective(seen_job: Seen) -> Iterator[Finding]:
             yield _left(seen_job, rank, status)
 
 
-def _recorded(seen_job: Seen, mismatch: Mismatch) -> Finding:
+def _recorded(seen_job: SeenJob, mismatch: CallMismatch) -> Finding:
     waits, record = seen_job.waits, seen_job.record
     assert waits is not None
     assert record is not None
@@ -94,8 +94,8 @@ def _recorded(seen_job: Seen, mismatch: Mismatch) -> Finding:
     )
 
 
-def _launched(seen_job: Seen, lagging: Behind) -> Finding:
-    ranks = [world_rank(rank, seen_job.found.job, seen_job.hosts) for rank in lagging.ranks]
+def _launched(seen_job: SeenJob, lagging: RanksBehind) -> Finding:
+    ranks = [world_rank(rank, seen_job.judged.job, seen_job.hosts) for rank in lagging.ranks]
     known = [rank for rank in ranks if rank is not None]
     judged = fail if seen_job.stands else warn
     who = fold_ranks(known) if known else f"{fold_ranks(rank.rank for rank in lagging.ranks)} of the communicator"
@@ -109,8 +109,8 @@ def _launched(seen_job: Seen, lagging: Behind) -> Finding:
     )
 
 
-def _left(seen_job: Seen, rank: RasRank, status: str) -> Finding:
-    number = world_rank(rank, seen_job.found.job, seen_job.hosts)
+def _left(seen_job: SeenJob, rank: RasRank, status: str) -> Finding:
+    number = world_rank(rank, seen_job.judged.job, seen_job.hosts)
     who = f"rank {number}" if number is not None else f"rank {rank.rank} of a communicator"
     judged = fail if seen_job.stands else warn
     what, why = membership(status)
@@ -126,12 +126,12 @@ def _left(seen_job: Seen, rank: RasRank, status: str) -> Finding:
     )
 
 
-def _at(seen_job: Seen, ranks: list[int]) -> Where:
-    processes = [rank for rank in seen_job.found.job.ranks if rank.rank in ranks]
+def _at(seen_job: SeenJob, ranks: list[int]) -> Where:
+    processes = [rank for rank in seen_job.judged.job.ranks if rank.rank in ranks]
     return words.where(processes) if processes else Where(rank=ranks[0] if len(ranks) == 1 else None)
 
 
-def _host(seen_job: Seen, ranks: list[RasRank]) -> list[Evidence]:
+def _host(seen_job: SeenJob, ranks: list[RasRank]) -> list[Evidence]:
     """Where RAS says that the process is, if it was not looked at."""
-    apart = [rank for rank in ranks if rank.host and process(rank, seen_job.found.job, seen_job.hosts) is None]
+    apart = [rank for rank in ranks if rank.host and process(rank, seen_job.judged.job, seen_job.hosts) is None]
     return [seen("RAS", f"rank {rank.rank} there is process {rank.pid} on {rank.host}") for rank in apart[:2]]

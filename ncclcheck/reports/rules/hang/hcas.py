@@ -6,14 +6,14 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LiveNic
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, seen, warn, you
-from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
+from ncclcheck.reports.subjects.live.witnesses import SeenJob, witness_rule
 
 # of a host, and lines of evidence: chosen; a host has up to 8 HCAs, four show whether it is one rail or all
 _MOST = 4
 
 
 @witness_rule("HNG024", "the HCAs of a running job lose and repeat nothing", worst=State.WARN)
-def hcas_lose_nothing(seen_job: Seen) -> Iterator[Finding]:
+def hcas_lose_nothing(seen_job: SeenJob) -> Iterator[Finding]:
     """
     ## What
     While the job waits, a port of an HCA counted retries, time-outs or errors, or is not active.

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LiveGpu
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin, fail, seen, warn, you
 from ncclcheck.reports.subjects.live import words
-from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
+from ncclcheck.reports.subjects.live.witnesses import SeenJob, witness_rule
 
 # Percent of NVML's last second. A rank that waits within an NCCL kernel shows 100, one that has launched nothing 0
 # (libgpuarray#387: "100 % on 31, 0 % on 1"); not measured here on GPUs.
@@ -15,7 +15,7 @@ _BUSY, _IDLE = 90, 5
 
 
 @witness_rule("HNG022", "no GPU of a running job is idle while the others are busy")
-def no_gpu_is_idle_alone(seen_job: Seen) -> Iterator[Finding]:
+def no_gpu_is_idle_alone(seen_job: SeenJob) -> Iterator[Finding]:
     """
     ## What
     At both looks the GPUs of all ranks but few were busy, and those of the few idle.
@@ -52,7 +52,7 @@ def no_gpu_is_idle_alone(seen_job: Seen) -> Iterator[Finding]:
 
 
 @witness_rule("HNG023", "no GPU of a running job has failed")
-def no_gpu_has_failed(seen_job: Seen) -> Iterator[Finding]:
+def no_gpu_has_failed(seen_job: SeenJob) -> Iterator[Finding]:
     """
     ## What
     A GPU on a host of the job is lost to NVML, had a critical Xid between the looks, or NVML itself does not

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, note, seen, you
 from ncclcheck.reports.subjects.live import words
 from ncclcheck.reports.subjects.live.nccl_ras import is_quiet
-from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
+from ncclcheck.reports.subjects.live.witnesses import SeenJob, witness_rule
 from ncclcheck.reports.subjects.logs.flight import words as flight
 from ncclcheck.reports.subjects.logs.flight.hang import odd_in
 from ncclcheck.reports.subjects.logs.flight.waits import Waits
@@ -19,7 +19,7 @@ _MORE = (
 
 
 @witness_rule("HNG025", "a call that all ranks of a running job have made comes to its end")
-def what_all_have_called_ends(seen_job: Seen) -> Iterator[Finding]:
+def what_all_have_called_ends(seen_job: SeenJob) -> Iterator[Finding]:
     """
     ## What
     All ranks of a group have made the same call, and it does not end: the data does not get through, or a GPU does
@@ -48,12 +48,12 @@ def what_all_have_called_ends(seen_job: Seen) -> Iterator[Finding]:
         yield _counted(seen_job)
 
 
-def _recorded(seen_job: Seen, waits: Waits) -> Iterator[Finding]:
+def _recorded(seen_job: SeenJob, waits: Waits) -> Iterator[Finding]:
     record = seen_job.record
     assert record is not None
     for call in waits.hanging[:2]:
         odd, how = odd_in(waits, call)
-        processes = [rank for rank in seen_job.found.job.ranks if rank.rank in odd]
+        processes = [rank for rank in seen_job.judged.job.ranks if rank.rank in odd]
         detail = f": {how}" if how else ""
         judged = fail if seen_job.stands else note
         yield judged(
@@ -70,13 +70,13 @@ def _recorded(seen_job: Seen, waits: Waits) -> Iterator[Finding]:
         )
 
 
-def _counted(seen_job: Seen) -> Finding:
+def _counted(seen_job: SeenJob) -> Finding:
     ras = seen_job.ras
     assert ras is not None
     groups = sum(group.communicators for group in ras.looks[-1].groups)
     return note(
         Where(),
-        f"{seen_job.found.job.name}: RAS of NCCL finds nothing, which only says that all launched equally often",
+        f"{seen_job.judged.job.name}: RAS of NCCL finds nothing, which only says that all launched equally often",
         why="It counts launches, not ends, and neither Send nor Recv: an all-clear of it is none.",
         evidence=[
             seen(
@@ -88,7 +88,7 @@ def _counted(seen_job: Seen) -> Finding:
     )
 
 
-def _busy(seen_job: Seen) -> list[Evidence]:
+def _busy(seen_job: SeenJob) -> list[Evidence]:
     gpus = [gpu for _, gpu in seen_job.gpus() if gpu.busy and None not in gpu.busy]
     if not gpus:
         return []

@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.live.words import hang_rule
 
 
 @hang_rule("HNG012", "no rank of a running job waits for its data loader while the others wait for it", "loader")
-def nobody_waits_for_its_loader(found: Judged) -> Iterator[Finding]:
+def nobody_waits_for_its_loader(judged: Judged) -> Iterator[Finding]:
     """
     ## What
     A rank waits for its next batch: its main thread polls for what its loader's workers send, and the others are
@@ -31,24 +31,25 @@ def nobody_waits_for_its_loader(found: Judged) -> Iterator[Finding]:
     proc(5); torch.utils.data, MultiProcessingDataLoader; made with real jobs of torch and gloo whose workers loop,
     sleep, or wait for a lock.
     """
-    who, named = words.ranks(found.who), {process.rank for process in found.who}
-    workers = [helper for helper in found.job.helpers if helper.rank in named and not helper.orphan]
+    who, named = words.ranks(judged.who), {process.rank for process in judged.who}
+    workers = [helper for helper in judged.job.helpers if helper.rank in named and not helper.orphan]
     workers.sort(
         key=lambda worker: (not works(worker), not sleeps(worker), "futex" not in worker.wchan, worker.pid)
     )
-    odd = workers[0] if workers else found.who[0]
+    odd = workers[0] if workers else judged.who[0]
     does = "computes" if works(odd) else "sleeps" if sleeps(odd) else "waits"
-    waits = "waits" if len(found.who) == 1 else "wait"
+    waits = "waits" if len(judged.who) == 1 else "wait"
     yield fail(
-        words.where(found.who),
-        f"{who} {waits} for the data loader, whose worker {odd.pid} {does}, while {len(found.others)} others wait",
+        words.where(judged.who),
+        f"{who} {waits} for the data loader, whose worker {odd.pid} {does}, while "
+        f"{len(judged.others)} others wait",
         why="It is not in the collective in which the others wait for it.",
         owner="job",
         evidence=[
-            *words.evidence(found.who),
+            *words.evidence(judged.who),
             *words.evidence(workers[:2]),
-            *words.rest(found),
-            *words.after(found),
+            *words.rest(judged),
+            *words.after(judged),
         ],
         fix=[
             words.stacks(odd),

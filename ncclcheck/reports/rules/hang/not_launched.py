@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ncclcheck.reports.judgement.findings import Finding, Where, fail, note, seen, warn, you
 from ncclcheck.reports.subjects.live import words
-from ncclcheck.reports.subjects.live.nccl_ras import Behind, behind, process, standing, world_rank
-from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
+from ncclcheck.reports.subjects.live.nccl_ras import RanksBehind, behind, process, standing, world_rank
+from ncclcheck.reports.subjects.live.witnesses import SeenJob, witness_rule
 from ncclcheck.reports.subjects.logs.flight import words as flight
 from ncclcheck.reports.subjects.logs.flight.waits import Waits
 from ncclcheck.reports.text.words.fold import fold_ranks
@@ -16,7 +16,7 @@ _LOST = ("T", "t", "gone", "Z", "X")
 
 
 @witness_rule("HNG021", "every rank of a running job has called what the others wait in")
-def nobody_is_awaited(seen_job: Seen) -> Iterator[Finding]:
+def nobody_is_awaited(seen_job: SeenJob) -> Iterator[Finding]:
     """
     ## What
     The ranks that have not entered the collective in which the others of their group wait, and that wait for
@@ -54,22 +54,22 @@ def nobody_is_awaited(seen_job: Seen) -> Iterator[Finding]:
             yield from _unanswered(seen_job, [rank.rank for rank in communicator.missing])
 
 
-def _numbers(seen_job: Seen, lagging: Behind) -> list[int]:
-    ranks = (world_rank(rank, seen_job.found.job, seen_job.hosts) for rank in lagging.ranks)
+def _numbers(seen_job: SeenJob, lagging: RanksBehind) -> list[int]:
+    ranks = (world_rank(rank, seen_job.judged.job, seen_job.hosts) for rank in lagging.ranks)
     return [rank for rank in ranks if rank is not None]
 
 
-def _recorded(seen_job: Seen, waits: Waits, fewer: list[Behind]) -> Iterator[Finding]:
+def _recorded(seen_job: SeenJob, waits: Waits, fewer: list[RanksBehind]) -> Iterator[Finding]:
     dumps, record = waits.state, seen_job.record
     assert record is not None
     # Ranks whose NCCL still makes a communicator wait too, and their call is not recorded yet.
-    many = len(waits.causes) > 1 and 2 * len(waits.causes) >= len(seen_job.found.job.ranks)
+    many = len(waits.causes) > 1 and 2 * len(waits.causes) >= len(seen_job.judged.job.ranks)
     for rank in waits.causes:
         calls = waits.awaiting(rank)
         silent = rank not in dumps.dumps
         if not calls or (silent and (waits.proven or len(dumps.dumps) <= len(dumps.missing))):
             continue
-        seen_here = [live for live in seen_job.found.job.ranks if live.rank == rank]
+        seen_here = [live for live in seen_job.judged.job.ranks if live.rank == rank]
         waiting = waits.waiting(calls[0])
         what = "left no record" if silent else f"did not {flight.entering(dumps, calls[0])}"
         rest = ", and " if silent else " "
@@ -96,9 +96,9 @@ def _recorded(seen_job: Seen, waits: Waits, fewer: list[Behind]) -> Iterator[Fin
         )
 
 
-def _behind(seen_job: Seen, lagging: Behind) -> Finding:
+def _behind(seen_job: SeenJob, lagging: RanksBehind) -> Finding:
     numbers = _numbers(seen_job, lagging)
-    processes = [rank for rank in seen_job.found.job.ranks if rank.rank in numbers]
+    processes = [rank for rank in seen_job.judged.job.ranks if rank.rank in numbers]
     who = (
         fold_ranks(numbers) if numbers else f"{fold_ranks(rank.rank for rank in lagging.ranks)} of a communicator"
     )
@@ -118,13 +118,13 @@ def _behind(seen_job: Seen, lagging: Behind) -> Finding:
     )
 
 
-def _unanswered(seen_job: Seen, numbers: list[int]) -> Iterator[Finding]:
+def _unanswered(seen_job: SeenJob, numbers: list[int]) -> Iterator[Finding]:
     """Of the ranks that do not answer RAS those that /proc does not show: it says more of the others."""
     assert seen_job.ras is not None
     missing = {rank.rank: rank for look in seen_job.ras.looks for comm in look.troubled for rank in comm.missing}
     for number in numbers[:8]:
         rank = missing[number]
-        own = process(rank, seen_job.found.job, seen_job.hosts)
+        own = process(rank, seen_job.judged.job, seen_job.hosts)
         if own is not None and own.state in _LOST:
             continue  # HNG001 and HNG002 name it
         evidence = seen("NCCL's RAS, twice", f"rank {number} of a communicator does not answer")

@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import Cluster, Measurements
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import all_rules
 from ncclcheck.reports.subjects.live import words
-from ncclcheck.reports.subjects.live.witnesses import Seen, witness_rule
+from ncclcheck.reports.subjects.live.witnesses import SeenJob, witness_rule
 from ncclcheck.reports.subjects.logs.answer.story import diagnosis
 from ncclcheck.reports.text.words.fold import many
 
@@ -16,7 +16,7 @@ _MOST_TOLD = 3  # causes of a log, and gaps of a host: chosen, the rest is count
 
 
 @witness_rule("HNG026", "NCCL's own log of a running job names no failure", worst=State.WARN)
-def its_log_names_no_failure(seen_job: Seen) -> Iterator[Finding]:
+def its_log_names_no_failure(seen_job: SeenJob) -> Iterator[Finding]:
     """
     ## What
     The file in which a rank's NCCL writes (NCCL_DEBUG_FILE) names a cause, by the rules of `ncclcheck logs`.
@@ -58,7 +58,7 @@ def its_log_names_no_failure(seen_job: Seen) -> Iterator[Finding]:
 
 
 @witness_rule("HNG027", "what would name the rank can be seen", worst=State.NOTE)
-def it_can_be_seen(seen_job: Seen) -> Iterator[Finding]:
+def it_can_be_seen(seen_job: SeenJob) -> Iterator[Finding]:
     """
     ## What
     What of a job that seems to stand still could not be seen, and the line that makes it visible the next time:
@@ -80,20 +80,20 @@ def it_can_be_seen(seen_job: Seen) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_RAS_ENABLE and NCCL_RAS_ADDR; torch ProcessGroupNCCL.hpp (environment variables).
     """
-    if seen_job.found.kind in ("stopped", "missing"):
+    if seen_job.judged.kind in ("stopped", "missing"):
         return
     gaps = [*_gaps(seen_job)]
     if gaps:
         yield note(
             Where(),
-            f"{seen_job.found.job.name}: not seen: {', '.join(what for what, _, _ in gaps)}",
+            f"{seen_job.judged.job.name}: not seen: {', '.join(what for what, _, _ in gaps)}",
             evidence=[seen(what, why) for what, why, _ in gaps],
             fix=[fix for _, _, fix in gaps if fix is not None],
         )
 
 
-def _gaps(seen_job: Seen) -> Iterator[tuple[str, str, Remedy | None]]:
-    nccl = any("nccl" in rank.libraries for rank in seen_job.found.job.ranks)
+def _gaps(seen_job: SeenJob) -> Iterator[tuple[str, str, Remedy | None]]:
+    nccl = any("nccl" in rank.libraries for rank in seen_job.judged.job.ranks)
     ras = seen_job.ras
     if ras is not None and ras.problem:
         yield "NCCL's RAS", ras.problem, _ras_line(ras.problem)

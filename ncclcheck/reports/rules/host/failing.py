@@ -26,7 +26,7 @@ _RECENT_HOURS = 1.0  # hours back in which a kernel message still describes this
 _RESTS = ("__refrigerator", "wait_for_vfork_done")
 
 
-def said(event: KernelEvent) -> Evidence:
+def last_line(event: KernelEvent) -> Evidence:
     """The last line of its kind, and how long ago that was."""
     when = "" if not isinstance(event.hours, float) else f", last {event.hours:.1f} h ago"
     return seen("kernel log", f"{event.line} ({event.times}{when})")
@@ -107,7 +107,7 @@ def _uncorrected(node: Node, broken: list[MemoryModule], events: list[KernelEven
         what,
         why="A rank that reads such a page is killed with SIGBUS, or the node stops.",
         owner="node",
-        evidence=[*([seen("/sys/devices/system/edac/mc", counted)] if broken else []), *map(said, events)],
+        evidence=[*([seen("/sys/devices/system/edac/mc", counted)] if broken else []), *map(last_line, events)],
         fix=[
             admin("See which slot it is, and have it replaced.", _ERRORS, "ipmitool sel list | tail"),
             you("Leave the node out until then.", f"#SBATCH --exclude={node.name}"),
@@ -169,7 +169,7 @@ def _stuck(node: Node, waiting: list[Waiting], hung: list[KernelEvent]) -> Findi
         evidence=[
             *(seen(f"/proc/{task.pid}/stat", f"D for {task.seconds:g} s or more: {task.name} of {task.user}")
               for task in waiting[:4]),
-            *map(said, hung),
+            *map(last_line, hung),
         ],
         fix=[
             admin("See what it waits for.", f"cat /proc/{first.pid}/stack", "dmesg | grep -A9 'blocked for more'"),

@@ -469,7 +469,7 @@ def _entry(address: str, neighbour: Neighbour) -> str:
     )
 
 
-def _by_own_way(cluster: Cluster, meeting: Meeting) -> own_way.Cause | None:
+def _by_own_way(cluster: Cluster, meeting: Meeting) -> own_way.WayCause | None:
     """What this node's own kernel says of the way, where nothing came back."""
     if meeting.outcome not in ("silent", "no_route", "unrouted") or meeting.kept == "filter":
         return None

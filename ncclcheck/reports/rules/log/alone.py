@@ -10,7 +10,7 @@ from ncclcheck.reports.judgement.findings import Finding, Where, you
 from ncclcheck.reports.rules.log.first import errors
 from ncclcheck.reports.subjects.logs.ending import goes_on_after
 from ncclcheck.reports.subjects.logs.hangs import at_last, place
-from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, in_order, log_rule
 
 _WAITS = ("watchdog-timeout", "watchdog-cut", "gloo-timeout", "store-wait", "monitored-barrier")
 _WHOLE = 100  # percent
@@ -52,7 +52,7 @@ def nobody_works_alone_for_long(logs: Logs) -> Iterator[Finding]:
     hiyouga/LlamaFactory#956, huggingface/transformers#17106, huggingface/accelerate#1114, NVIDIA/nccl#708 (the
     same wait, before the first communicator is made).
     """
-    waits, cut = in_order(said(logs, *_WAITS)), in_order(said(logs, "traceback-cut"))
+    waits, cut = in_order(events_of(logs, *_WAITS)), in_order(events_of(logs, "traceback-cut"))
     if not (waits or cut) or any(error.sign == "python-error" for error in errors(logs)):
         return
     lone = None
@@ -83,7 +83,7 @@ def nobody_works_alone_for_long(logs: Logs) -> Iterator[Finding]:
 def _frame_of_another(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEvent] | None:
     """A rank that does not wait, and the function that it was in; a step later nothing is told by it."""
     waiting = {wait.rank for wait in waits}
-    for event in reversed(said(logs, "alone-frame", "save-frame")):
+    for event in reversed(events_of(logs, "alone-frame", "save-frame")):
         if (
             event.rank is not None
             and event.rank not in waiting
@@ -105,9 +105,9 @@ def _first(logs: Logs) -> tuple[str, int | None, LogEvent] | None:
 def _unfinished(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEvent] | None:
     """A bar that was not at its end when the first rank gave up, and no step of training before that."""
     gave_up = waits[0]
-    if any(event.order < gave_up.order for event in said(logs, "training-goes-on")):
+    if any(event.order < gave_up.order for event in events_of(logs, "training-goes-on")):
         return None
-    bars = [event for event in said(logs, "preparing") if event.file == gave_up.file]
+    bars = [event for event in events_of(logs, "preparing") if event.file == gave_up.file]
     last = max(bars, key=lambda bar: bar.order, default=None)
     if last is None or int(last.fields["percent"]) >= _WHOLE or goes_on_after(logs, last.file, last.line):
         return None
@@ -120,11 +120,13 @@ def _as_long(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEve
     """A bar that had begun when the others began to wait: it had gone on for as long as their time-out."""
     gave_up = waits[0]
     bars = [
-        event for event in said(logs, "long-bar") if event.file == gave_up.file and event.order <= gave_up.order
+        event
+        for event in events_of(logs, "long-bar")
+        if event.file == gave_up.file and event.order <= gave_up.order
     ]
     last = max(bars, key=lambda bar: bar.order, default=None)
     after = (
-        event for event in said(logs, "training-goes-on") if last and last.order < event.order < gave_up.order
+        event for event in events_of(logs, "training-goes-on") if last and last.order < event.order < gave_up.order
     )
     if last is None or any(after) or goes_on_after(logs, last.file, last.line):
         return None
@@ -146,16 +148,16 @@ def _seconds(elapsed: str) -> int:
 
 def _saving(logs: Logs, waits: list[LogEvent]) -> tuple[str, int | None, LogEvent] | None:
     """The last that was said before the first rank gave up is that a checkpoint is being gathered or written."""
-    if said(logs, "save-frame"):
+    if events_of(logs, "save-frame"):
         return None
     gave_up = waits[0]
     saves = [
         event
-        for event in said(logs, "state-gathered")
+        for event in events_of(logs, "state-gathered")
         if event.file == gave_up.file and event.order < gave_up.order
     ]
     last = max(saves, key=lambda save: save.order, default=None)
-    after = said(logs, "training-goes-on", "work-goes-on")
+    after = events_of(logs, "training-goes-on", "work-goes-on")
     if last is None or any(event.file == last.file and event.order > last.order for event in after):
         return None
     return "was likely still saving a checkpoint", None, last

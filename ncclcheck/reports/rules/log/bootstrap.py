@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, you
 from ncclcheck.reports.subjects.logs.dialled_addresses import (
-    Dialled,
+    FailedDial,
     dialled,
     in_bridge,
     is_virtual,
@@ -20,7 +20,15 @@ from ncclcheck.reports.subjects.logs.dialled_addresses import (
     taken,
     targets,
 )
-from ncclcheck.reports.subjects.logs.logged import at_host, by_known_host, cause, lines, log_rule, process_of, said
+from ncclcheck.reports.subjects.logs.logged import (
+    at_host,
+    by_known_host,
+    cause,
+    events_of,
+    lines,
+    log_rule,
+    process_of,
+)
 from ncclcheck.reports.subjects.logs.reported import (
     hosts_with,
     setting,
@@ -98,7 +106,7 @@ def virtual(logs: Logs) -> Iterator[Finding]:
 
 def _dialled_by_mpi(logs: Logs) -> Iterator[Finding]:
     """Open MPI's own connections, which mpirun's settings lead, and no variable of NCCL's."""
-    events = [event for event in said(logs, "mpi-connect-failed") if of_no_network(event.fields["peer"])]
+    events = [event for event in events_of(logs, "mpi-connect-failed") if of_no_network(event.fields["peer"])]
     if not events:
         return
     peer = events[0].fields["peer"]
@@ -135,7 +143,7 @@ def _stuck(logs: Logs) -> Iterator[Finding]:
         )
 
 
-def _of_a_container(logs: Logs, failed: list[Dialled]) -> list[Remedy]:
+def _of_a_container(logs: Logs, failed: list[FailedDial]) -> list[Remedy]:
     """Where containers have a bridge's address as their own, none of their interfaces leads to another host."""
     inside = {process.host for process in logs.processes if in_bridge(process)}
     named_by_id = [
@@ -200,7 +208,7 @@ def loopback(logs: Logs) -> Iterator[Finding]:
         host = names(event.host for event in failed)
         yield cause(failed, f"NCCL on {host} dials a loopback address", why=why, owner="node", fix=fix, more=more)
     elif on_lo and several_hosts(logs):
-        gone = [event for event in said(logs, "connect-failed") if "peer" not in event.fields]
+        gone = [event for event in events_of(logs, "connect-failed") if "peer" not in event.fields]
         yield fail(
             Where(node=on_lo[0].host),
             f"NCCL took lo for its first connections on {names(process.host for process in on_lo)}",
@@ -223,7 +231,7 @@ def loopback(logs: Logs) -> Iterator[Finding]:
 
 def _refused_again(logs: Logs) -> list[LogEvent]:
     """What NCCL dials again after a refusal."""
-    return [event for event in said(logs, "connect-retried") if "refused" in event.text]
+    return [event for event in events_of(logs, "connect-retried") if "refused" in event.text]
 
 
 @log_rule("LOG012", "NCCL finds the interface named in NCCL_SOCKET_IFNAME")
@@ -254,8 +262,8 @@ def no_interface(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl#1837, NVIDIA/nccl-tests#219; NCCL user guide, NCCL_SOCKET_IFNAME.
     """
     events = [
-        *said(logs, "no-socket-interface"),
-        *(event for event in said(logs, "socket-family") if unwritten(logs, event)),
+        *events_of(logs, "no-socket-interface"),
+        *(event for event in events_of(logs, "socket-family") if unwritten(logs, event)),
     ]
     for host, own in by_known_host(events).items():
         asked = setting(logs, "NCCL_SOCKET_IFNAME", own[0])
@@ -299,7 +307,7 @@ def unwritten(logs: Logs, event: LogEvent) -> bool:
         return False
     if setting(logs, "NCCL_SOCKET_IFNAME", event) is not None:
         return True
-    return event.fields.get("family") != _ZERO and not said(logs, "bootstrap-truncated")
+    return event.fields.get("family") != _ZERO and not events_of(logs, "bootstrap-truncated")
 
 
 @log_rule("LOG013", "the node has a network that NCCL can use")
@@ -330,7 +338,7 @@ def no_network(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl-tests#14, NVIDIA/nccl#210; NCCL user guide, NCCL_SOCKET_FAMILY; socket(2).
     """
-    events = [*said(logs, "no-address-family"), *alone(logs)]
+    events = [*events_of(logs, "no-address-family"), *alone(logs)]
     for host, own in by_known_host(events).items():
         yield cause(
             own,
@@ -351,7 +359,7 @@ def no_network(logs: Logs) -> Iterator[Finding]:
 
 def _not_own(logs: Logs) -> Iterator[Finding]:
     """Addresses on which NCCL could not listen."""
-    for host, events in by_known_host(said(logs, "bind-failed")).items():
+    for host, events in by_known_host(events_of(logs, "bind-failed")).items():
         process, address = process_of(logs, events[0]), setting(logs, "NCCL_COMM_ID", events[0])
         taken_by = process.bootstrap if process else None
         own = (
@@ -393,6 +401,6 @@ def alone(logs: Logs) -> list[LogEvent]:
     """The line about family 0 where one host only speaks, one version, and no interface was asked for."""
     return [
         event
-        for event in said(logs, "socket-family")
+        for event in events_of(logs, "socket-family")
         if within_a_host(logs) and not (unwritten(logs, event) or _had_an_address(logs, event))
     ]

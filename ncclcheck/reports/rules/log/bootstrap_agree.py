@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, fail, note, seen, you
 from ncclcheck.reports.rules.log.rdma import filtered
 from ncclcheck.reports.subjects.logs.dialled_addresses import names
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, log_rule
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL
 from ncclcheck.reports.subjects.logs.reported import (
     finished_start,
@@ -53,8 +53,8 @@ def one_network(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl-tests#188, hiyouga/LLaMA-Factory#3641; NCCL's source, enum ncclSocketType.
     """
-    wrong = [event for event in said(logs, "wrong-socket-type") if _of_networks(event)]
-    gave_up = {event.host for event in said(logs, "net-not-found")}  # LOG030: it takes none
+    wrong = [event for event in events_of(logs, "wrong-socket-type") if _of_networks(event)]
+    gave_up = {event.host for event in events_of(logs, "net-not-found")}  # LOG030: it takes none
     networks = {
         process.host: process.network
         for process in logs.processes
@@ -65,7 +65,7 @@ def one_network(logs: Logs) -> Iterator[Finding]:
         yield from _other_plugins(logs)
         return
     fallen = [host for host, network in networks.items() if network == "Socket"] if differ else []
-    if any(event.host in fallen or not fallen for event in said(logs, "ib-open-device")):
+    if any(event.host in fallen or not fallen for event in events_of(logs, "ib-open-device")):
         return  # LOG031: that is why it fell back
     what = (
         f"{names(fallen)} uses NET/Socket, {names(set(networks) - set(fallen))} {_others(networks)}"
@@ -96,9 +96,11 @@ def one_network(logs: Logs) -> Iterator[Finding]:
 
 def _other_plugins(logs: Logs) -> Iterator[Finding]:
     """Hosts with a plugin for the network beside hosts that found none, where nothing shows that they met."""
-    with_one = {event.host: event for event in reversed(said(logs, "ib-plugin")) if event.host}
+    with_one = {event.host: event for event in reversed(events_of(logs, "ib-plugin")) if event.host}
     without = {
-        event.host: event for event in reversed(said(logs, "no-plugin")) if event.host and _INTERNAL in event.text
+        event.host: event
+        for event in reversed(events_of(logs, "no-plugin"))
+        if event.host and _INTERNAL in event.text
     }
     none = [event for host, event in without.items() if host not in with_one]
     if not with_one or not none or any(process.completed for process in logs.processes):
@@ -168,10 +170,10 @@ def strangers(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL's source, socket.cc (2.16 and later); NCCL user guide, Troubleshooting, Networking.
     """
-    strange = [event for event in said(logs, "wrong-socket-type") if not _of_networks(event)]
-    events = sorted([*said(logs, "wrong-magic"), *strange], key=lambda event: event.order)
+    strange = [event for event in events_of(logs, "wrong-socket-type") if not _of_networks(event)]
+    events = sorted([*events_of(logs, "wrong-magic"), *strange], key=lambda event: event.order)
     loud = [event for event in events if event.level != "INFO"]
-    if loud and not finished_start(logs) and not said(logs, "mesh-sidecar") and not apart(logs):
+    if loud and not finished_start(logs) and not events_of(logs, "mesh-sidecar") and not apart(logs):
         peers = sorted({event.fields["peer"] for event in loud if "peer" in event.fields})
         yield cause(
             loud,
@@ -224,13 +226,13 @@ def same_version(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1267 (2.19.3 and 2.20.5 in one job); NCCL's source, init.cc (2.23 and later).
     """
-    events = said(logs, "nccl-mismatch")
+    events = events_of(logs, "nccl-mismatch")
     versions = {
         process.version: process for process in reversed(logs.processes) if process.version and starting(process)
     }
     signs = [
-        *([] if one_version(logs) else said(logs, "bootstrap-truncated")),
-        *(event for event in said(logs, "socket-family") if _of_another(logs, event)),
+        *([] if one_version(logs) else events_of(logs, "bootstrap-truncated")),
+        *(event for event in events_of(logs, "socket-family") if _of_another(logs, event)),
     ]
     if events:
         first = events[0]
@@ -282,7 +284,7 @@ def _other_words(logs: Logs) -> list[LogEvent]:
     if finished_start(logs) or any(process.completed for process in logs.processes):
         return []
     by_host: dict[str, LogEvent] = {}
-    for event in said(logs, "no-plugin"):
+    for event in events_of(logs, "no-plugin"):
         if _words_of(event):
             by_host.setdefault(event.host, event)
     by_words = {_words_of(event): event for event in reversed(by_host.values())}
@@ -334,9 +336,9 @@ def settings_agree(logs: Logs) -> Iterator[Finding]:
     if not apart:
         return
     events = [
-        *said(logs, "bootstrap-truncated"),
-        *(event for event in said(logs, *BY_NCCL) if "/p2p.cc" in event.fields.get("place", "")),
-        *(event for event in said(logs, "nccl-warning") if "UDS: " in event.text),
+        *events_of(logs, "bootstrap-truncated"),
+        *(event for event in events_of(logs, *BY_NCCL) if "/p2p.cc" in event.fields.get("place", "")),
+        *(event for event in events_of(logs, "nccl-warning") if "UDS: " in event.text),
     ]
     fix = [
         you("Confirm: set it alike on all ranks, or nowhere.", "env | grep NCCL_"),

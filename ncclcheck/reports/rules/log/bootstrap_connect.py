@@ -8,14 +8,30 @@ from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, admin, seen, you
-from ncclcheck.reports.subjects.logs.dialled_addresses import Dialled, dialled, names, reach, taken, targets, twins
-from ncclcheck.reports.subjects.logs.logged import at_host, by_known_host, cause, log_rule, process_of, said, where
+from ncclcheck.reports.subjects.logs.dialled_addresses import (
+    FailedDial,
+    dialled,
+    names,
+    reach,
+    taken,
+    targets,
+    twins,
+)
+from ncclcheck.reports.subjects.logs.logged import (
+    at_host,
+    by_known_host,
+    cause,
+    events_of,
+    log_rule,
+    process_of,
+    where,
+)
 from ncclcheck.reports.subjects.logs.reported import finished_start, hosts_with, settings_seen, starting
 
 _PORTS = "sysctl net.ipv4.ip_local_port_range"
 
 
-def _at_hosts(attempts: list[Dialled]) -> Iterator[tuple[str, list[LogEvent], list[Dialled]]]:
+def _at_hosts(attempts: list[FailedDial]) -> Iterator[tuple[str, list[LogEvent], list[FailedDial]]]:
     for host, events in by_known_host(attempt.event for attempt in attempts).items():
         yield host, events, [attempt for attempt in attempts if attempt.event.host == host]
 
@@ -28,12 +44,12 @@ def _errors(events: list[LogEvent]) -> str:
     return ", ".join(dict.fromkeys(event.fields.get("error", _unsaid(event)) for event in events))
 
 
-def _word(attempts: list[Dialled]) -> str:
+def _word(attempts: list[FailedDial]) -> str:
     """The address, as a word to paste."""
     return quote(attempts[0].address) if attempts[0].address else "ADDRESS"
 
 
-def _owners(logs: Logs, attempts: list[Dialled]) -> list[str]:
+def _owners(logs: Logs, attempts: list[FailedDial]) -> list[str]:
     return [host for attempt in attempts if attempt.address for host in hosts_with(logs, attempt.address)]
 
 
@@ -93,7 +109,7 @@ def unreached(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _common_end(logs: Logs, failed: list[Dialled]) -> Where | None:
+def _common_end(logs: Logs, failed: list[FailedDial]) -> Where | None:
     """The one host that several others could not reach."""
     owners = [_owners(logs, [attempt]) for attempt in failed]
     ends, known = {owner for some in owners for owner in some}, all(owners)
@@ -101,7 +117,7 @@ def _common_end(logs: Logs, failed: list[Dialled]) -> Where | None:
     return Where(node=ends.pop()) if known and several and len(ends) == 1 else None
 
 
-class _Answer(NamedTuple):
+class _ConnectAnswer(NamedTuple):
     """What the kernel's answer to connect(2) means, and where to look."""
 
     why: str
@@ -110,30 +126,30 @@ class _Answer(NamedTuple):
 
 
 _ANSWERS = {  # by strerror(); of those that are not here any link between the two can be the reason
-    "Cannot assign requested address": _Answer(
+    "Cannot assign requested address": _ConnectAnswer(
         "No local port is free for another connection (net.ipv4.ip_local_port_range), or the address that the "
         "peer announced is none that can be dialled (port 0, the wrong family).",
         "Confirm: ports in use on this host, and the range.",
         ("ss -s; sysctl net.ipv4.ip_local_port_range", "ss -tan state time-wait | wc -l"),
     ),
-    "Network is unreachable": _Answer(
+    "Network is unreachable": _ConnectAnswer(
         "This host has no route to that address: its own address, prefix or default route is wrong or missing. A "
         "firewall does not answer so.",
         "Confirm, on this host: addresses and routes.",
         ("ip -br addr; ip route",),
     ),
-    "Network is down": _Answer(
+    "Network is down": _ConnectAnswer(
         "The interface that leads there is down on this host.",
         "Confirm, on this host, and when it went down.",
         ("ip -br link; dmesg -T | grep -iE 'link|carrier'",),
     ),
-    "Operation not permitted": _Answer(
+    "Operation not permitted": _ConnectAnswer(
         "This host itself forbids the connection: a route or rule (prohibit), its own firewall, or a policy of "
         "the container.",
         "Confirm, on this host.",
         ("ip route; ip rule", "nft list ruleset | grep -A9 'hook output'; iptables -S OUTPUT"),
     ),
-    "Invalid argument": _Answer(
+    "Invalid argument": _ConnectAnswer(
         "A route of this host throws away what goes there (blackhole), or the address cannot be dialled as it was "
         "announced: link-local (fe80::) without its interface, or of another family.",
         "Confirm, on this host: the routes, and what the peer announced.",
@@ -143,7 +159,7 @@ _ANSWERS = {  # by strerror(); of those that are not here any link between the t
 _ANSWERS["Permission denied"] = _ANSWERS["Operation not permitted"]
 
 
-def _answer(events: list[LogEvent]) -> _Answer | None:
+def _answer(events: list[LogEvent]) -> _ConnectAnswer | None:
     return _ANSWERS.get(events[0].fields.get("error", "").strip())
 
 
@@ -231,7 +247,7 @@ def _all_wait(logs: Logs, peers: list[str], event: LogEvent) -> bool:
     return bool(there) and all(starting(process) and (process.host, process.pid) not in bad for process in there)
 
 
-def _open_the_ports(logs: Logs, host: str, peers: list[str], here: list[Dialled]) -> list[Remedy]:
+def _open_the_ports(logs: Logs, host: str, peers: list[str], here: list[FailedDial]) -> list[Remedy]:
     return [
         you("Confirm: try every node from every other, on ports as NCCL takes them.", reach(logs, host, *peers),
             f"ip neigh show {_word(here)}"),
@@ -304,7 +320,7 @@ def too_many_files(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, Troubleshooting, Runtime and MPI issues; getrlimit(2), limits.conf(5).
     """
-    full = said(logs, "nccl-too-many-files")
+    full = events_of(logs, "nccl-too-many-files")
     of_host = [event for event in full if "open files in system" in event.text]
     for host, events in by_known_host(of_host).items():
         yield cause(
@@ -369,8 +385,8 @@ def sidecar(logs: Logs) -> Iterator[Finding]:
     ## Source
     Kubernetes documentation, Network Policies; NCCL user guide, Troubleshooting, Networking.
     """
-    events = said(logs, "mesh-sidecar")
-    broken = said(logs, *_BROKEN)
+    events = events_of(logs, "mesh-sidecar")
+    broken = events_of(logs, *_BROKEN)
     if events and broken and not finished_start(logs):
         yield cause(
             [*events, *(event for event in broken if event not in events)],

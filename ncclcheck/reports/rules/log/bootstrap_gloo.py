@@ -10,7 +10,7 @@ from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
 from ncclcheck.reports.subjects.logs.dialled_addresses import reach
 from ncclcheck.reports.subjects.logs.ending import ended_before
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, own_exceptions, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, log_rule, own_exceptions
 from ncclcheck.reports.subjects.logs.reported import several_hosts, starts_later, within_a_host
 
 _NAME_IT = you("Tell gloo the interface, on all nodes.", "export GLOO_SOCKET_IFNAME=eth0")
@@ -54,12 +54,12 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     ## Source
     aws-samples/aws-do-eks#69; PyTorch documentation, torch.distributed, Choosing the network interface; hosts(5).
     """
-    dialled = [] if within_a_host(logs) else [event for event in said(logs, "gloo-connect") if _loops(event)]
+    dialled = [] if within_a_host(logs) else [event for event in events_of(logs, "gloo-connect") if _loops(event)]
     dialled = [event for event in dialled if several_hosts(logs) or not _started_again(logs, event)]
-    if nameless := [event for event in said(logs, "gloo-interface") if _of_host(event)]:
+    if nameless := [event for event in events_of(logs, "gloo-interface") if _of_host(event)]:
         yield _nameless(nameless)
-    fell_back = said(logs, "gloo-loopback")
-    if not dialled and not (fell_back and said(logs, "gloo-connect", "gloo-mesh")):
+    fell_back = events_of(logs, "gloo-loopback")
+    if not dialled and not (fell_back and events_of(logs, "gloo-connect", "gloo-mesh")):
         return
     address = _peer(dialled[0]) if dialled else "127.0.0.1"
     yield cause(
@@ -105,7 +105,7 @@ def _nameless(events: list[LogEvent]) -> Finding:
 
 def _started_again(logs: Logs, event: LogEvent) -> bool:
     """Whether steps, a signal, or another exception stand before this line: an earlier start went well."""
-    signalled = said(logs, "worker-signalled", "oom-killed", "training-goes-on")
+    signalled = events_of(logs, "worker-signalled", "oom-killed", "training-goes-on")
     return any(
         entry.file == event.file and entry.line < event.line for entry in [*own_exceptions(logs), *signalled]
     )
@@ -132,7 +132,7 @@ def interface(logs: Logs) -> Iterator[Finding]:
     ## Source
     aws-samples/aws-do-eks#51; PyTorch documentation, torch.distributed, Choosing the network interface.
     """
-    if events := [event for event in said(logs, "gloo-interface") if not _of_host(event)]:
+    if events := [event for event in events_of(logs, "gloo-interface") if not _of_host(event)]:
         name = events[0].fields["name"]
         syntax = name.startswith(("^", "="))
         address = _is_address(name)
@@ -176,8 +176,10 @@ def mesh(logs: Logs) -> Iterator[Finding]:
     aws-samples/aws-do-eks#69; PyTorch documentation, torch.distributed, Choosing the network interface;
     connect(2).
     """
-    events = [event for event in said(logs, "gloo-connect") if not _loops(event)] or said(logs, "gloo-mesh")
-    looped = any(map(_loops, said(logs, "gloo-connect"))) or said(logs, "gloo-loopback")
+    events = [event for event in events_of(logs, "gloo-connect") if not _loops(event)] or events_of(
+        logs, "gloo-mesh"
+    )
+    looped = any(map(_loops, events_of(logs, "gloo-connect"))) or events_of(logs, "gloo-loopback")
     if events and not (looped or starts_later(logs, events[-1]) or ended_before(logs, events[0])):
         address = _peer(events[0])
         yield cause(

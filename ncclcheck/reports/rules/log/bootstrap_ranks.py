@@ -9,7 +9,7 @@ from itertools import pairwise
 from ncclcheck.probes.facts import LogEvent, LogMember, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, fail, seen, you
 from ncclcheck.reports.subjects.logs.dialled_addresses import names
-from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, process_of, said, where
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, in_order, log_rule, process_of, where
 from ncclcheck.reports.subjects.logs.reported import starting
 from ncclcheck.reports.subjects.logs.start.communicators import (
     begun,
@@ -52,9 +52,9 @@ def numbers(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL's source, bootstrap.cc; PyTorch documentation, torchrun, Environment variables; srun(1).
     """
-    twice = said(logs, "duplicate-rank")
-    differ = said(logs, "world-differs")
-    outside = said(logs, "rank-out-of-range")
+    twice = events_of(logs, "duplicate-rank")
+    differ = events_of(logs, "world-differs")
+    outside = events_of(logs, "rank-out-of-range")
     if twice:
         what = f"two processes came as rank {twice[0].fields['rank']} of {twice[0].fields['world']}"
         what += _never(pair.members[0], logs) if (pair := doubled(logs)) else ""
@@ -149,9 +149,9 @@ def _by_table(logs: Logs) -> Finding | None:
 
 def _members_twice(logs: Logs) -> list[LogEvent]:
     """Ranks that Lightning's start names twice while others of its world are named nowhere and it stops there."""
-    events = said(logs, "lightning-member")
+    events = events_of(logs, "lightning-member")
     world = max((int(event.fields["of"]) for event in events), default=0)
-    if said(logs, "lightning-registered") or len({event.rank for event in events}) >= world:
+    if events_of(logs, "lightning-registered") or len({event.rank for event in events}) >= world:
         return []
     lines: dict[int | None, list[int]] = {}
     for event in events:
@@ -185,8 +185,8 @@ _FIX = [
 
 def _tests_without_mpi(logs: Logs) -> Iterator[Finding]:
     """Processes of nccl-tests that each call themselves by one number, at one time: each is a job of its own."""
-    devices = in_order(said(logs, "tests-device"))
-    between = [event.order for event in said(logs, *_OF_ANOTHER_RUN)]
+    devices = in_order(events_of(logs, "tests-device"))
+    between = [event.order for event in events_of(logs, *_OF_ANOTHER_RUN)]
     for first, other in pairwise(devices):
         mine, its = first.fields, other.fields
         alike = mine["number"] == its["number"] and (mine["process"], mine["machine"]) != (

@@ -11,7 +11,7 @@ from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
 from ncclcheck.reports.rules.log.values import before_a_refusal
 from ncclcheck.reports.subjects.logs.ending import came_through
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, process_of, said, where
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, log_rule, process_of, where
 from ncclcheck.reports.subjects.logs.reported import owner_of, setting, starts_later
 
 _DEFAULTS = ("29500", "29400")
@@ -68,7 +68,7 @@ def port(logs: Logs) -> Iterator[Finding]:
     meta-pytorch/torchtune#392, pytorch/pytorch#126510, NVIDIA/Megatron-LM#1371; bind(2), ss(8).
     """
     events, alone = (
-        [event for event in said(logs, "address-in-use") if not _was_passed(logs, event)],
+        [event for event in events_of(logs, "address-in-use") if not _was_passed(logs, event)],
         _waits_alone(logs),
     )
     if not events or starts_later(logs, events[-1]) or _went_on(logs, events[-1]):
@@ -158,7 +158,7 @@ def _was_passed(logs: Logs, event: LogEvent) -> bool:
         return True
     full = (
         failure
-        for failure in said(logs, "torch-gpu-memory")
+        for failure in events_of(logs, "torch-gpu-memory")
         if failure.file == event.file and failure.line > event.line
     )
     return not _RAISED.search(event.text) and any(True for _ in full)
@@ -166,14 +166,14 @@ def _was_passed(logs: Logs, event: LogEvent) -> bool:
 
 def _refused_listeners(logs: Logs) -> int:
     """How many processes raised that torch's store could not listen, of which no rank is told."""
-    events = [event for event in said(logs, "python-error") if _LISTENS.search(event.text)]
+    events = [event for event in events_of(logs, "python-error") if _LISTENS.search(event.text)]
     separate = [event for event in events if "chained" not in event.fields and "ray" not in event.text]
     return sum(event.count for event in separate) if all(event.rank is None for event in separate) else 0
 
 
 def _waits_alone(logs: Logs) -> list[LogEvent]:
     """Lines of a store that listened, and to which not all came."""
-    return [event for event in said(logs, "clients-missing") if len({*_came(event)}) > 1]
+    return [event for event in events_of(logs, "clients-missing") if len({*_came(event)}) > 1]
 
 
 def _came(event: LogEvent) -> tuple[str, str]:
@@ -190,7 +190,7 @@ _OWN_NUMBERS = you(
 
 def _went_on(logs: Logs, last: LogEvent) -> bool:
     """Whether a step was trained after the line."""
-    return any(event.order > last.order for event in said(logs, "training-goes-on"))
+    return any(event.order > last.order for event in events_of(logs, "training-goes-on"))
 
 
 @log_rule("LOG020", "the master's hostname resolves on every node")
@@ -218,17 +218,17 @@ def name(logs: Logs) -> Iterator[Finding]:
     ## Source
     pytorch/pytorch#79388, pytorch/pytorch#76367; getaddrinfo(3), hosts(5).
     """
-    lost = {_host(event) for event in said(logs, "store-unreachable")}
+    lost = {_host(event) for event in events_of(logs, "store-unreachable")}
     wrong = malformed(logs)
-    tried = [event for event in said(logs, "name-unresolved") if event.fields["host"] not in wrong]
+    tried = [event for event in events_of(logs, "name-unresolved") if event.fields["host"] not in wrong]
     total = sum(max(event.count, _folded(event)) for event in tried)
     in_vain = total > _RETRIES or _to_the_end(logs, tried) or _nothing_after(logs, tried)
     in_vain = in_vain or any(_RAISED.search(event.text) for event in tried)
     events = [event for event in tried if event.fields["host"] in lost or in_vain]
     if lost or not tried:
-        asked = said(logs, "python-name-unresolved")  # of NCCL_RAS_ADDR too, without which NCCL goes on
+        asked = events_of(logs, "python-name-unresolved")  # of NCCL_RAS_ADDR too, without which NCCL goes on
         refused = [
-            of for event in said(logs, "setting-refused") if (of := before_a_refusal(logs, event))
+            of for event in events_of(logs, "setting-refused") if (of := before_a_refusal(logs, event))
         ]  # LOG072
         events += [
             event
@@ -261,7 +261,7 @@ def name(logs: Logs) -> Iterator[Finding]:
 def _of_the_web(logs: Logs, event: LogEvent) -> bool:
     """Whether it was the name of a hub or a service, as the exceptions that follow from it tell."""
     after = (
-        error for error in said(logs, "python-error") if error.file == event.file and error.line >= event.line
+        error for error in events_of(logs, "python-error") if error.file == event.file and error.line >= event.line
     )
     return any(error.line - event.line <= _CHAIN and _WEB.search(error.text) for error in after)
 
@@ -297,7 +297,7 @@ def _unknown(events: list[LogEvent]) -> str:
 def malformed(logs: Logs) -> dict[str, LogEvent]:
     """What was dialled as the master and is no host's address -> the first line that tells it."""
     events: dict[str, LogEvent] = {}
-    for event in said(logs, "address-malformed"):
+    for event in events_of(logs, "address-malformed"):
         events.setdefault(event.fields.get("host") or event.fields.get("dialled", ""), event)
     return events
 
@@ -329,7 +329,7 @@ def master_is_a_host(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed (environment variables); inet(3), scontrol(1), hostname(1).
     """
     for host, event in [*malformed(logs).items()][:1]:
-        same = [event for event in said(logs, "address-malformed") if _dialled(event) == host]
+        same = [event for event in events_of(logs, "address-malformed") if _dialled(event) == host]
         yield cause(
             same,
             f"what is dialled as the master is {_kind(host)}",
@@ -385,11 +385,11 @@ def store(logs: Logs) -> Iterator[Finding]:
     ## Source
     pytorch/pytorch#79388, pytorch/pytorch#76367, pytorch/pytorch#73656 (aliases); PyTorch documentation, torchrun.
     """
-    tries = said(logs, "store-refused")
-    names = {event.fields["host"] for event in said(logs, "name-unresolved")}
-    lost = said(logs, "store-unreachable") or [event for event in tries if event.fields["errno"] in _NETWORK]
-    stood = said(logs, "store-broken")
-    events = lost if stood else [*lost, *said(logs, "rendezvous-unreachable")]
+    tries = events_of(logs, "store-refused")
+    names = {event.fields["host"] for event in events_of(logs, "name-unresolved")}
+    lost = events_of(logs, "store-unreachable") or [event for event in tries if event.fields["errno"] in _NETWORK]
+    stood = events_of(logs, "store-broken")
+    events = lost if stood else [*lost, *events_of(logs, "rendezvous-unreachable")]
     if not events or starts_later(logs, events[-1]) or any(_host(event) in names for event in lost):
         return
     first = next((event for event in events if event.fields), events[0])
@@ -489,10 +489,13 @@ def meeting(logs: Logs) -> Iterator[Finding]:
             ],
         )  # fmt: skip
         return
-    if said(logs, "store-unreachable", "rendezvous-unreachable", "master-not-used"):
+    if events_of(logs, "store-unreachable", "rendezvous-unreachable", "master-not-used"):
         return
-    missing, rendezvous = said(logs, "clients-missing"), said(logs, "rendezvous-timeout", "rendezvous-closed")
-    waited = said(logs, "store-wait")
+    missing, rendezvous = (
+        events_of(logs, "clients-missing"),
+        events_of(logs, "rendezvous-timeout", "rendezvous-closed"),
+    )
+    waited = events_of(logs, "store-wait")
     events = missing or rendezvous or waited or _still_waiting(logs)
     if not events or starts_later(logs, events[-1]):
         return
@@ -540,7 +543,7 @@ def _too_many(events: list[LogEvent]) -> Finding | None:
 
 def _each_its_own(logs: Logs) -> list[LogEvent]:
     """A made-up rendezvous id, where a rendezvous of torchrun failed; one node alone needs no other."""
-    own, failed = said(logs, "run-id-of-its-own"), said(logs, "rendezvous-timeout", "rendezvous-closed")
+    own, failed = events_of(logs, "run-id-of-its-own"), events_of(logs, "rendezvous-timeout", "rendezvous-closed")
     within = (f"{event.fields.get('raised_at', '')} {event.fields.get('raised_in', '')}" for event in logs.events)
     return (
         [*own, *failed[:1]] if own and (failed or any("elastic/rendezvous/" in place for place in within)) else []
@@ -549,11 +552,11 @@ def _each_its_own(logs: Logs) -> list[LogEvent]:
 
 def _still_waiting(logs: Logs) -> list[LogEvent]:
     """Ranks that wait in the store's barrier to the end of their log: torch tells it every 10 s."""
-    waits = said(logs, "barrier-waits")
+    waits = events_of(logs, "barrier-waits")
     if sum(wait.count for wait in waits) < _TWICE or any(len({*_came(wait)}) < 2 for wait in waits):
         return []
     last = max(wait.order for wait in waits)
-    went_on = said(logs, *_PROGRESS)
+    went_on = events_of(logs, *_PROGRESS)
     return [] if logs.processes or any(event.order > last for event in went_on) else waits
 
 

@@ -7,7 +7,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, you
-from ncclcheck.reports.subjects.logs.logged import at_teller, cause, in_order, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import at_teller, cause, events_of, in_order, log_rule
 
 _CLEAN = "rm -rf ~/.cache/torch_extensions ~/.triton/cache"
 
@@ -35,7 +35,7 @@ def code_is_built(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torch.utils.cpp_extension; DeepSpeed documentation, Installation (pre-install
     operators); Triton, runtime/build.py.
     """
-    events = in_order(said(logs, "compiler-failed"))
+    events = in_order(events_of(logs, "compiler-failed"))
     if events:
         first = next((event for event in events if not {"extension"} & event.fields.keys()), events[0])
         what, fix = _lack(first)

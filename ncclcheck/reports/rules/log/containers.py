@@ -11,7 +11,7 @@ from msgspec import structs
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, admin, you
 from ncclcheck.reports.subjects.logs.ending import goes_on_after
-from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, in_order, log_rule
 from ncclcheck.reports.subjects.logs.words.wording import BESIDE, quoted, tells_most, tells_why
 
 _OF_ENGINE = re.compile(r"^.*?pyxis: {3,}")
@@ -45,7 +45,9 @@ def containers_start_and_stay(logs: Logs) -> Iterator[Finding]:
     ## Source
     Kubernetes documentation, Node-pressure Eviction, Images, Scheduling; NVIDIA Container Toolkit documentation.
     """
-    events = [event for event in in_order(said(logs, *_SIGNS)) if not goes_on_after(logs, event.file, event.line)]
+    events = [
+        event for event in in_order(events_of(logs, *_SIGNS)) if not goes_on_after(logs, event.file, event.line)
+    ]
     if events:
         sign = next(kind for kind in _SIGNS if any(event.sign == kind for event in events))
         alike = [event for event in events if event.sign == sign]

@@ -12,12 +12,12 @@ from ncclcheck.reports.rules.log.ends import ASK_RAS, GONE_ON
 from ncclcheck.reports.rules.log.first import SENT, errors, hung_up, terminated
 from ncclcheck.reports.subjects.logs.logged import (
     cause,
+    events_of,
     full_disk,
     in_order,
     lines,
     log_rule,
     own_exceptions,
-    said,
     where,
 )
 
@@ -89,7 +89,7 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
     ## Source
     sbatch(1), scancel(1), sacct(1); PyTorch documentation, torchrun; signal(7).
     """
-    late = said(logs, "time-limit")
+    late = events_of(logs, "time-limit")
     if late and _was_done(logs, late):
         what = f"{_batch_system(late[0])[0]} ended the job at its time limit, after its work was done"
         yield note(where(late[0]), what, evidence=lines(late))
@@ -102,7 +102,7 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
             owner="job",
             fix=[you("Confirm, and ask for more time.", *commands)],
         )
-    elif taken := said(logs, "preempted"):
+    elif taken := events_of(logs, "preempted"):
         yield cause(
             taken,
             "Slurm took the job's nodes for another one (preemption)"
@@ -122,7 +122,7 @@ def not_ended_from_outside(logs: Logs) -> Iterator[Finding]:
         full = [event for event in full_disk(logs) if event.order < cancelled[-1].order]
         after = "the job was cancelled after its disk was full (LOG128)"
         yield note(where(full[0]), after, evidence=lines(cancelled[-1:])) if full else _by_scancel(logs, cancelled)
-    elif ordered := [] if errors(logs) else said(logs, "ended-by-order") or hung_up(logs) or terminated(logs):
+    elif ordered := [] if errors(logs) else events_of(logs, "ended-by-order") or hung_up(logs) or terminated(logs):
         signal = _signal(ordered[0])
         if signal == "SIGINT":
             yield _interrupted(logs, ordered)
@@ -171,11 +171,11 @@ def _by_signal(ordered: list[LogEvent], signal: str) -> Finding:
 
 def _cancelled(logs: Logs) -> list[LogEvent]:
     """Where Slurm cancelled the job without a reason, and nothing had failed before."""
-    events = [event for event in in_order(said(logs, "step-cancelled")) if _CANCELLED.search(event.text)]
+    events = [event for event in in_order(events_of(logs, "step-cancelled")) if _CANCELLED.search(event.text)]
     if errors(logs) or not events:
         return []
     whole = [event for event in events if "JOB " in event.text]
-    failed = [event for event in said(logs, *_TASK_FAILED) if event.fields.get("how") != "Terminated"]
+    failed = [event for event in events_of(logs, *_TASK_FAILED) if event.fields.get("how") != "Terminated"]
     return whole or ([] if failed else events)
 
 
@@ -205,7 +205,7 @@ def _by_scancel(logs: Logs, cancelled: list[LogEvent]) -> Finding:
 
 def _was_done(logs: Logs, ordered: list[LogEvent]) -> bool:
     """Whether a server was stopped, or what ended well right before: a script may begin its next training."""
-    done, served = said(logs, "ended-well"), said(logs, "work-goes-on", "ended-well")
+    done, served = events_of(logs, "ended-well"), events_of(logs, "work-goes-on", "ended-well")
     last = max(event.order for event in ordered)
     return any(_SERVES.search(event.text) for event in served) or any(event.order > last - _SOON for event in done)
 
@@ -220,7 +220,7 @@ def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
     )
     if _was_done(logs, ordered):
         return note(where(ordered[0]), what, evidence=lines(ordered))
-    if said(logs, *GONE_ON):
+    if events_of(logs, *GONE_ON):
         return cause(
             ordered,
             f"{what}; it worked until then, and nothing failed before",

@@ -15,10 +15,10 @@ from ncclcheck.reports.subjects.logs.attempts import earlier, latest
 from ncclcheck.reports.subjects.logs.dialled_addresses import is_virtual
 from ncclcheck.reports.subjects.logs.ending import died, goes_on_after
 from ncclcheck.reports.subjects.logs.logged import (
+    events_of,
     in_order,
     lines,
     log_rule,
-    said,
 )
 from ncclcheck.reports.subjects.logs.words.meanings import ends_nothing
 from ncclcheck.reports.subjects.logs.words.unexplained import is_foreign, unexplained
@@ -128,12 +128,12 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     began = [process for process in logs.processes if process.completed]
     ended = [*_ENDED, *(["not-destroyed"] if _is_more(logs, began) else [])]
     apart = any(process.ended for process in began) and not all(process.ended for process in began)
-    if said(logs, *ended) or (any(process.ended >= process.completed for process in began) and not apart):
+    if events_of(logs, *ended) or (any(process.ended >= process.completed for process in began) and not apart):
         yield fine(Where(), ENDED)
-    elif not _left(logs) and (said(logs, *GONE_ON) or any(_goes_on(file) for file in logs.files)):
+    elif not _left(logs) and (events_of(logs, *GONE_ON) or any(_goes_on(file) for file in logs.files)):
         yield fine(Where(), "the log shows that the job went on; its end is not in it")
     else:
-        words = [event for event in said(logs, *SAID) if not MILD.match(event.text) or of_a_fault(event.text)]
+        words = [event for event in events_of(logs, *SAID) if not MILD.match(event.text) or of_a_fault(event.text)]
         events = [event for event in before if event.sign in _RAISED] or words
         reason = tells_most(events) if events else None
         yield (None if began else _members_missing(logs)) or _stops(logs, began, reason, again=bool(before))
@@ -141,10 +141,10 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
 
 def _members_missing(logs: Logs) -> Finding | None:
     """Ranks of Lightning's that these lines do not name, where they stop before all had joined."""
-    events = said(logs, "lightning-member")
+    events = events_of(logs, "lightning-member")
     world = max((int(event.fields["of"]) for event in events), default=0)
     missing = sorted({*range(min(world, 65536))} - {event.rank for event in events})
-    if not missing or said(logs, "lightning-registered"):
+    if not missing or events_of(logs, "lightning-registered"):
         return None
     return unknown(
         Where(),
@@ -165,7 +165,7 @@ def _members_missing(logs: Logs) -> Finding | None:
 
 def _left(logs: Logs) -> bool:
     """Whether a loader's worker ended as its loader was taken down, and no more than buffered lines follow."""
-    down = (event for event in said(logs, "worker-killed") if ends_nothing(event))
+    down = (event for event in events_of(logs, "worker-killed") if ends_nothing(event))
     return any(not goes_on_after(logs, event.file, event.line) for event in down)
 
 
@@ -198,7 +198,7 @@ def _stops(logs: Logs, began: list[LogProcess], reason: LogEvent | None, *, agai
         left = sorted({process.rank for process in began if process.rank is not None and not process.ended})
         named = f"rank{'s' if len(left) > 1 else ''} {fold_numbers(left)}" if left else "a process"
         where_ = f"do not show that {named} destroyed its communicators, as others did"
-    stack = [stood_in(event.fields) for event in said(logs, "native-frame") if "stacked" in event.fields]
+    stack = [stood_in(event.fields) for event in events_of(logs, "native-frame") if "stacked" in event.fields]
     stands = f"a debugger's stack: the process stood in {', called by '.join(stack[:3])}; " if stack else ""
     first = f"{_stands(logs, reason)}: {quoted(reason)}; " if reason and not again else ""
     return unknown(

@@ -29,7 +29,7 @@ from ncclcheck.reports.subjects.logs.ending import (
     left_in_order,
     of_items,
 )
-from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, root_cause, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, in_order, lines, log_rule, root_cause
 from ncclcheck.reports.subjects.logs.start.left import first_to_leave
 from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.logs.words.exceptions import of_words
@@ -76,7 +76,7 @@ _LINES = 10  # other ranks print a little longer
 def errors(logs: Logs) -> list[LogEvent]:
     """Lines that tell of a failure and do not merely follow from another, the first first."""
     events = in_order(event for event in logs.events if _is_error(event))
-    asked = min((event.order for event in said(logs, "ended-by-order") if "srun" in event.text), default=None)
+    asked = min((event.order for event in events_of(logs, "ended-by-order") if "srun" in event.text), default=None)
     if asked is not None:  # what Slurm then ends, it was told to end
         events = [event for event in events if event.sign != "srun-task-exit" or event.order < asked]
     ending = Ending(logs)
@@ -119,12 +119,12 @@ def _went_on_itself(logs: Logs, event: LogEvent, events: list[LogEvent]) -> bool
 
 def hung_up(logs: Logs) -> list[LogEvent]:
     """torchrun's own end by SIGHUP: its session was lost. By SIGTERM it may end since another node failed."""
-    return [event for event in said(logs, "signal-exception") if event.fields.get("signal") == _SIGHUP]
+    return [event for event in events_of(logs, "signal-exception") if event.fields.get("signal") == _SIGHUP]
 
 
 def terminated(logs: Logs) -> list[LogEvent]:
     """A process that SIGTERM or SIGINT ended before any other failed: nobody of the job had a reason to."""
-    events = said(logs, "root-cause-exit", "launcher-return-code", "spawned-signalled")
+    events = events_of(logs, "root-cause-exit", "launcher-return-code", "spawned-signalled")
     return [event for event in events if event.fields.get("exitcode", event.fields.get("name")) in SENT]
 
 
@@ -173,7 +173,7 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
     events = errors(logs)
     if events:
         yield _first(logs, events)
-    elif said(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs) or terminated(logs):
+    elif events_of(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs) or terminated(logs):
         yield fine(Where(), "no line reports a failure but that the job was ended from outside (LOG006)")
     elif follow := _consequences(logs):
         passed_on = {(event.file, event.line) for event in follow}
@@ -211,8 +211,10 @@ def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
     """A job that failed, by the line that says most of why."""
     ends = [event for event in rest if event.sign == "ended-badly"]
     events = in_order([event for event in rest if event.sign not in ("traceback", "root-cause-block")] or rest)
-    sure = (event for event in said(logs, "complaint") if of_words(event.text))  # though work is seen after it
-    most = tells_most([*events, *in_order([*said(logs, "explains"), *sure])])
+    sure = (
+        event for event in events_of(logs, "complaint") if of_words(event.text)
+    )  # though work is seen after it
+    most = tells_most([*events, *in_order([*events_of(logs, "explains"), *sure])])
     usual = behind(" ".join(words(event.text) for event in [*ends, *events][:4]))
     shows = you(f"What would show more: {usual.shows}.", *([usual.command] if usual.command else []))
     if not tells_why(most):
@@ -289,7 +291,7 @@ def _consequences(logs: Logs) -> list[LogEvent]:
     if not {event.sign for event in follow} <= meanings.AT_THE_END:
         return follow
     work = {} if died(logs) else Ending(logs).work
-    well = said(logs, "ended-well") or all(work.get(event.file, 0) > event.line for event in follow)
+    well = events_of(logs, "ended-well") or all(work.get(event.file, 0) > event.line for event in follow)
     return [] if well else follow
 
 
@@ -363,7 +365,7 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
         )
     root = root_cause(logs)
     at = Where(node=root.host or None, rank=root.rank) if root else None
-    told = [event for event in logs.events if event.sign in _TELLS and tells_why(event) and event not in follow]
+    events = [event for event in logs.events if event.sign in _TELLS and tells_why(event) and event not in follow]
     shown = [*follow, *([root.exitcode] if root and root.exitcode else [])]
     if root and root.rank is not None:  # as torchrun's block says
         code = f" with exit code {root.exitcode.fields['exitcode']}" if root.exitcode else ""
@@ -373,7 +375,7 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
         at = Where(node=gone.host, rank=gone.rank)
         shown = [left.by, *(event for event in follow if event is not left.by)]
         what = f"rank {gone.rank} (pid {gone.pid} of {gone.host}) was the first to go; why is not in these lines"
-    most = tells_most(in_order(told)) if told else None
+    most = tells_most(in_order(events)) if events else None
     return cause(
         [*([most] if most else []), *shown],
         f"these lines tell that another process went away; {SAY_OF_WHY}: {quoted(most)}" if most else what,
@@ -421,7 +423,7 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
     """
     unknown = (
         event
-        for event in said(logs, "nccl-warning")
+        for event in events_of(logs, "nccl-warning")
         if meaning(event, (*SYSTEM, *WARNINGS)) is None and not gave_up(logs, event)
     )
     events = sorted(in_order(unknown), key=meanings.tells_of_a_risk)
@@ -434,5 +436,5 @@ def no_warning(logs: Logs) -> Iterator[Finding]:
             evidence=lines(events),
             fix=[you("Search for these words in the issues of NVIDIA/nccl.")],
         )
-    elif said(logs, *meanings.CONSEQUENCES):
+    elif events_of(logs, *meanings.CONSEQUENCES):
         yield fine(Where(), "NCCL's warnings only report what happened elsewhere")

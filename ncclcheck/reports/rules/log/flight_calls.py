@@ -9,10 +9,10 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.logs.flight import words as text
 from ncclcheck.reports.subjects.logs.flight.hang import odd_in
-from ncclcheck.reports.subjects.logs.flight.match import Misfit, Mismatch, misfits, mismatches
-from ncclcheck.reports.subjects.logs.flight.state import State as Dumps
+from ncclcheck.reports.subjects.logs.flight.match import CallMismatch, Misfit, misfits, mismatches
+from ncclcheck.reports.subjects.logs.flight.state import FlightState as Dumps
 from ncclcheck.reports.subjects.logs.flight.view import recorded_whole, waits_of
-from ncclcheck.reports.subjects.logs.flight.waits import Call, Waits
+from ncclcheck.reports.subjects.logs.flight.waits import AwaitedCall, Waits
 from ncclcheck.reports.text.words.fold import fold_ranks
 
 _MOST_CALLS = 8  # findings of one check: chosen; what follows from the first mismatch comes after it
@@ -92,7 +92,7 @@ _STEPS = {
 }
 
 
-def _mismatch(waits: Waits, mismatch: Mismatch) -> Finding:
+def _mismatch(waits: Waits, mismatch: CallMismatch) -> Finding:
     state = waits.state
     name = text.group(state.group(mismatch.group))
     variants = "; ".join(f"{fold_ranks(ranks)}: {what}" for what, ranks in [*mismatch.variants.items()][:4])
@@ -169,7 +169,7 @@ def an_entered_call_ends(cluster: Cluster) -> Iterator[Finding]:
     yield from (_hangs(waits, call) for call in [*pairs.values()][:_MOST_CALLS])
 
 
-def _is_misfit(waits: Waits, call: Call) -> bool:
+def _is_misfit(waits: Waits, call: AwaitedCall) -> bool:
     ends = (
         {(misfit.group, misfit.src, misfit.dst) for misfit in misfits(waits.state)}
         if call.src is not None
@@ -181,7 +181,7 @@ def _is_misfit(waits: Waits, call: Call) -> bool:
 _UNSURE = "A rank of which there is no dump may not have come; or all came, and the data does not get through."
 
 
-def _hangs(waits: Waits, call: Call) -> Finding:
+def _hangs(waits: Waits, call: AwaitedCall) -> Finding:
     state, waiting = waits.state, waits.waiting(call)
     odd, how = odd_in(waits, call)
     unsure = call.src is None and not state.group(call.group).ranks
@@ -204,7 +204,7 @@ def _hangs(waits: Waits, call: Call) -> Finding:
     )  # fmt: skip
 
 
-def _came(waits: Waits, call: Call) -> list[Evidence]:
+def _came(waits: Waits, call: AwaitedCall) -> list[Evidence]:
     state = waits.state
     return text.counts(state, call.group, state.members(call.group)) if call.src is None else []
 

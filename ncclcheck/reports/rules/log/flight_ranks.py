@@ -21,9 +21,9 @@ from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.job.pairing import WHY_PAIRING, confirm_pairing, pairing
 from ncclcheck.reports.subjects.logs.flight import words as text
 from ncclcheck.reports.subjects.logs.flight.given_up import GivenUp, given_up
-from ncclcheck.reports.subjects.logs.flight.state import Stopped
+from ncclcheck.reports.subjects.logs.flight.state import StoppedRank
 from ncclcheck.reports.subjects.logs.flight.view import recorded_whole, waits_of
-from ncclcheck.reports.subjects.logs.flight.waits import Call, Waits
+from ncclcheck.reports.subjects.logs.flight.waits import AwaitedCall, Waits
 from ncclcheck.reports.subjects.logs.logged import lines
 from ncclcheck.reports.text.words.fold import fold_ranks
 
@@ -72,7 +72,7 @@ def every_rank_entered(cluster: Cluster) -> Iterator[Finding]:
     """
     waits = waits_of(cluster)
     state = waits.state
-    outside: dict[Call, list[int]] = {}
+    outside: dict[AwaitedCall, list[int]] = {}
     for rank in waits.causes:
         if rank in state.dumps and rank not in state.stopped:
             outside.setdefault(_told(waits, rank), []).append(rank)
@@ -84,7 +84,7 @@ def every_rank_entered(cluster: Cluster) -> Iterator[Finding]:
     yield from (_given_up(waits, split) for split in given_up(waits)[:_MOST])
 
 
-def _outside(waits: Waits, call: Call, ranks: list[int]) -> Finding:
+def _outside(waits: Waits, call: AwaitedCall, ranks: list[int]) -> Finding:
     state, waiting = waits.state, waits.waiting(call)
     known = call.src is not None or ranks[0] in state.entered[call.group]
     did = (
@@ -101,7 +101,7 @@ def _outside(waits: Waits, call: Call, ranks: list[int]) -> Finding:
     )  # fmt: skip
 
 
-def _pairing(waits: Waits, call: Call, ranks: list[int], began: list[LogEvent]) -> Finding:
+def _pairing(waits: Waits, call: AwaitedCall, ranks: list[int], began: list[LogEvent]) -> Finding:
     """Whoever sends or receives waits as well, or stays away after it."""
     behind, waiting = fold_ranks(ranks), text.waiting(waits.waiting(call))
     sides = fold_ranks([event.rank for event in began if event.rank is not None])
@@ -139,18 +139,18 @@ def _given_up(waits: Waits, split: GivenUp) -> Finding:
     )
 
 
-def _told(waits: Waits, rank: int) -> Call:
+def _told(waits: Waits, rank: int) -> AwaitedCall:
     """The call that most ranks wait in because of this one, collectives first."""
     return max(waits.awaiting(rank), key=lambda call: (call.src is None, len(waits.waiting(call))))
 
 
-def _numbers(waits: Waits, call: Call) -> list[Evidence]:
+def _numbers(waits: Waits, call: AwaitedCall) -> list[Evidence]:
     if call.src is not None:
         return []
     return text.counts(waits.state, call.group, waits.state.members(call.group))
 
 
-def _own(waits: Waits, call: Call) -> list[Evidence]:
+def _own(waits: Waits, call: AwaitedCall) -> list[Evidence]:
     """The record of one that waits."""
     waiting = waits.waiting(call)[:1]
     return [text.record(waits.state, rank, waits.standing[rank][1]) for rank in waiting]
@@ -197,7 +197,7 @@ def no_record_stops_early(cluster: Cluster) -> Iterator[Finding]:
         yield _stopped(waits, stopped)
 
 
-def _stopped(waits: Waits, stopped: list[Stopped]) -> Finding:
+def _stopped(waits: Waits, stopped: list[StoppedRank]) -> Finding:
     ranks = [stopped.rank for stopped in stopped]
     where, who = text.who(ranks)
     what = "did not notice the end of calls that peers saw end and that need their part"
@@ -217,7 +217,7 @@ def _stopped(waits: Waits, stopped: list[Stopped]) -> Finding:
     )  # fmt: skip
 
 
-def _evidence(waits: Waits, stopped: Stopped) -> list[Evidence]:
+def _evidence(waits: Waits, stopped: StoppedRank) -> list[Evidence]:
     state = waits.state
     awaited = [call for call in waits.awaiting(stopped.rank) if call.src is None][:1]
     return [

@@ -12,7 +12,7 @@ from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, 
 from ncclcheck.reports.rules.log.host_memory import pinned
 from ncclcheck.reports.rules.log.nvml import not_told
 from ncclcheck.reports.rules.log.shm import host_memory_failures, may_be_of_host_memory
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, log_rule
 from ncclcheck.reports.subjects.logs.logged_node import cuda_errors, hosts, in_one_process, on, ranks
 from ncclcheck.reports.subjects.logs.reported import several_hosts, version_seen
 from ncclcheck.reports.subjects.logs.start.machines import on_two_machines
@@ -48,9 +48,9 @@ def own_gpu(logs: Logs) -> Iterator[Finding]:
     ## Source
     volcengine/verl#161, Peterande/D-FINE#289; NCCL user guide, Environment variables; NVIDIA MIG user guide.
     """
-    duplicates = [event for event in said(logs, "gpu-duplicate") if not on_two_machines(logs, event)]
-    slices = said(logs, "gpu-slice")
-    for where, events in hosts([*duplicates, *said(logs, "gpu-shared")]):
+    duplicates = [event for event in events_of(logs, "gpu-duplicate") if not on_two_machines(logs, event)]
+    slices = events_of(logs, "gpu-slice")
+    for where, events in hosts([*duplicates, *events_of(logs, "gpu-shared")]):
         yield cause(
             events,
             f"{_sharers(events)}{on(where)}" + (", which is divided into slices (MIG)" if slices else ""),
@@ -144,7 +144,7 @@ def ordinal(logs: Logs) -> Iterator[Finding]:
         for cuda_error in cuda_errors(logs, *words)
         if cuda_error not in other and "DeviceF" not in cuda_error.text
     ]
-    for where, events in hosts([*refused, *said(logs, "gpus-too-few")]):
+    for where, events in hosts([*refused, *events_of(logs, "gpus-too-few")]):
         by_nccl = all(event.sign == "nccl-cuda-failure" for event in events)
         what = (
             "a rank does not see the GPU of its neighbour"
@@ -220,8 +220,8 @@ def memory(logs: Logs) -> Iterator[Finding]:
     management.
     """
     other = [*host_memory_failures(logs), *pinned(logs)]
-    failed = [event for event in said(logs, "gpu-alloc") if not _of_another_error(logs, event)]
-    failures = [*cuda_errors(logs, "out of memory"), *failed, *said(logs, "torch-gpu-memory")]
+    failed = [event for event in events_of(logs, "gpu-alloc") if not _of_another_error(logs, event)]
+    failures = [*cuda_errors(logs, "out of memory"), *failed, *events_of(logs, "torch-gpu-memory")]
     failures = [event for event in failures if not in_one_process(event, other)]
     groups = [*hosts([event for event in failures if not _HANDED_ON.search(event.text)] or failures)]
     if len(groups) > 1 and _are_alike(groups):
@@ -302,7 +302,7 @@ _AWAKE = you(
 )
 
 
-class _Others(NamedTuple):
+class _OtherProcesses(NamedTuple):
     """Other processes that hold memory of a GPU, as torch names them. gib: all of theirs; own: its own."""
 
     who: str
@@ -310,7 +310,7 @@ class _Others(NamedTuple):
     own: float
 
 
-def _neighbours(events: list[LogEvent]) -> _Others | None:
+def _neighbours(events: list[LogEvent]) -> _OtherProcesses | None:
     text = next((event.text for event in events if _NEIGHBOUR.search(event.text)), "")
     matches = sorted(_NEIGHBOUR.finditer(text), key=lambda match: -_gib(match))
     if itself := _itself(text, matches):
@@ -320,7 +320,7 @@ def _neighbours(events: list[LogEvent]) -> _Others | None:
     own = _OWN.search(text)
     who = f"{matches[0][2]} {matches[0][3]}iB by process {matches[0][1]}"
     more = f" and {sum(map(_gib, matches[1:])):.1f} GiB by {len(matches) - 1} more" if matches[1:] else ""
-    return _Others(who + more, sum(map(_gib, matches)), _gib(own) if own else 0.0)
+    return _OtherProcesses(who + more, sum(map(_gib, matches)), _gib(own) if own else 0.0)
 
 
 def _itself(text: str, matches: list[re.Match[str]]) -> re.Match[str] | None:
@@ -336,12 +336,12 @@ def _itself(text: str, matches: list[re.Match[str]]) -> re.Match[str] | None:
     return min((match for match in matches if _gib(match) >= allocated), key=_gib, default=None)
 
 
-def _unnamed(events: list[LogEvent]) -> _Others | None:
+def _unnamed(events: list[LogEvent]) -> _OtherProcesses | None:
     """Those that torch does not name (an older one, or in a container): what is neither free nor its own."""
     for match in filter(None, (form.search(event.text) for event in events for form in _SHARES)):
         of, free, own = (float(match[at]) * _GIB[match[at + 1]] for at in (1, 3, 5))
         if (rest := of - free - own) > own:
-            return _Others(f"{rest:.1f} GiB of {of:.1f} GiB", rest, own)
+            return _OtherProcesses(f"{rest:.1f} GiB of {of:.1f} GiB", rest, own)
     return None
 
 
@@ -356,9 +356,9 @@ def _less(logs: Logs, events: list[LogEvent], *, alone: bool) -> list[Remedy]:
         return [_FRAGMENTS, *([_SMALLER] if alone else [])]
     if not alone:
         return []
-    raised = said(logs, "python-error")
+    raised = events_of(logs, "python-error")
     places = [event.fields.get("raised_at", "") + event.fields.get("raised_in", "") for event in raised]
-    lines = [event.text for event in (*said(logs, "launched"), *events)]
+    lines = [event.text for event in (*events_of(logs, "launched"), *events)]
     if any("vllm/" in place for place in places) or any(_VLLM.search(line) for line in lines):
         engine = you(
             "Let the engine take less of the GPU, or go without CUDA graphs.",
@@ -382,7 +382,7 @@ def _full(logs: Logs, where: Where, events: list[LogEvent]) -> Finding:
     wanted = next((event.fields["size"] for event in events if "size" in event.fields), "")
     much = wanted or (size(int(asked)) if asked else "")
     who = "the program" if by_program else "NCCL"
-    others = [event for event in said(logs, "gpu-memory-of-others") if in_one_process(event, events)]
+    others = [event for event in events_of(logs, "gpu-memory-of-others") if in_one_process(event, events)]
     others_hold = _neighbours(events)
     room = you("Leave NCCL some GB, or let it take less.", "export NCCL_MAX_CTAS=8", "export NCCL_NVLS_ENABLE=0")
     mostly = others_hold is not None and others_hold.gib > others_hold.own
@@ -450,15 +450,15 @@ def hardware(logs: Logs) -> Iterator[Finding]:
     ## Source
     vllm-project/vllm#5222, rwth-i6/returnn#1486; NVIDIA GPU deployment guide, Xid errors; nvidia-smi(1).
     """
-    xids = [event for event in said(logs, "gpu-xid") if int(event.fields["xid"]) not in PROGRAM]
-    of_program = [event for event in said(logs, "gpu-xid") if event not in xids]
+    xids = [event for event in events_of(logs, "gpu-xid") if int(event.fields["xid"]) not in PROGRAM]
+    of_program = [event for event in events_of(logs, "gpu-xid") if event not in xids]
     launches = [] if of_program and not xids else cuda_errors(logs, _LAUNCH)
-    broken = [*xids, *said(logs, "gpu-lost"), *cuda_errors(logs, *_BROKEN), *launches]
+    broken = [*xids, *events_of(logs, "gpu-lost"), *cuda_errors(logs, *_BROKEN), *launches]
     for where, events in hosts({event.order: event for event in reversed(broken)}.values()):  # a line has one
         yield _broken(where, events, sure=any(event not in launches for event in events))
-    for where, events in hosts(said(logs, "gpu-hang")):
+    for where, events in hosts(events_of(logs, "gpu-hang")):
         yield _hung(where, events)
-    for where, events in hosts(said(logs, "nvml-failed")):
+    for where, events in hosts(events_of(logs, "nvml-failed")):
         yield not_told(where, events)
 
 

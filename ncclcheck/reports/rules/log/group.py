@@ -6,7 +6,14 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, you
-from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, own_exceptions, root_cause, said
+from ncclcheck.reports.subjects.logs.logged import (
+    at_teller,
+    cause,
+    events_of,
+    log_rule,
+    own_exceptions,
+    root_cause,
+)
 from ncclcheck.reports.subjects.logs.words import meanings
 
 _LOST = ("remote-closed", "connection-reset", "broken-pipe")
@@ -34,11 +41,11 @@ def leaves_early(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torchrun (Error Propagation), Distributed Optimizers and Join, DistributedSampler.
     """
-    root, ranks = root_cause(logs), said(logs, "root-cause-rank")
-    hosts = {event.fields["host"] for event in said(logs, "root-cause-host")}
+    root, ranks = root_cause(logs), events_of(logs, "root-cause-rank")
+    hosts = {event.fields["host"] for event in events_of(logs, "root-cause-host")}
     if root is None or len(hosts) != 1 or any(rank.count > 1 for rank in ranks) or _failed(logs):
         return
-    away, lost = _unlisted(ranks), [event for event in said(logs, *_LOST) if "gloo" in event.text]
+    away, lost = _unlisted(ranks), [event for event in events_of(logs, *_LOST) if "gloo" in event.text]
     if away and lost and away[0] not in {event.rank for event in lost}:
         yield cause(
             lost,
@@ -65,14 +72,14 @@ def _unlisted(ranks: list[LogEvent]) -> list[int]:
 
 def _failed(logs: Logs) -> list[LogEvent]:
     """Whatever tells of a failure of its own, a signal too."""
-    exits = [event for event in said(logs, "root-cause-exit") if event.fields["exitcode"] not in ("1", "-15")]
+    exits = [event for event in events_of(logs, "root-cause-exit") if event.fields["exitcode"] not in ("1", "-15")]
     known = {*meanings.CONSEQUENCES, *meanings.HARMLESS}
     warned = [event for event in logs.events if event.level == "WARN" and event.sign not in known]
     return [
         *exits,
         *own_exceptions(logs),
         *warned,
-        *said(logs, "watchdog-timeout", "gloo-timeout", "oom-killed", "store-broken"),
+        *events_of(logs, "watchdog-timeout", "gloo-timeout", "oom-killed", "store-broken"),
     ]
 
 
@@ -98,7 +105,7 @@ def group(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.distributed, Initialization and Shutdown.
     """
-    missing, twice = said(logs, "group-not-made"), said(logs, "group-made-twice")
+    missing, twice = events_of(logs, "group-not-made"), events_of(logs, "group-made-twice")
     if events := missing or twice:
         yield cause(
             events,

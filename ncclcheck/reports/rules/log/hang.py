@@ -11,7 +11,7 @@ from ncclcheck.reports.subjects.job.pairing import WHY_PAIRING, confirm_pairing,
 from ncclcheck.reports.subjects.logs import hangs
 from ncclcheck.reports.subjects.logs.flight.view import RECORD
 from ncclcheck.reports.subjects.logs.hangs import Hang
-from ncclcheck.reports.subjects.logs.logged import cause, in_order, lines, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, in_order, lines, log_rule
 from ncclcheck.reports.text.words.fold import fold_ranks
 
 
@@ -56,7 +56,7 @@ def every_rank_came(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed (time-outs) and Flight Recorder; alan-turing-institute/autocast#386,
     EleutherAI/bergson#444, goodfire-ai/spd#536 (rank 0 alone).
     """
-    waited = said(logs, "watchdog-timeout", "gloo-timeout")
+    waited = events_of(logs, "watchdog-timeout", "gloo-timeout")
     if not waited:
         raise NothingToJudge("no watchdog gave up")
     yield from _silent_in_gloo(logs)
@@ -106,7 +106,7 @@ def _pairing(hang: Hang, began: list[LogEvent]) -> Finding:
 
 def _silent_in_gloo(logs: Logs) -> Iterator[Finding]:
     """gloo names nobody: where most ranks waited in vain, the silent ones are what they waited for."""
-    waited = in_order(event for event in said(logs, "gloo-timeout") if event.rank is not None)
+    waited = in_order(event for event in events_of(logs, "gloo-timeout") if event.rank is not None)
     ranks = sorted({event.rank for event in waited if event.rank is not None})
     absent = sorted({*range(max(ranks, default=0))} - {*logs.ranks})
     if ranks and 0 < len(absent) <= len(ranks) and hangs.is_of_several(logs):
@@ -147,7 +147,7 @@ def no_rank_hangs_in_its_loader(logs: Logs) -> Iterator[Finding]:
     """
     for hang in hangs.of_kind(logs, "loader"):
         stuck = hangs.in_loader(hang, logs) or []
-        frames = hangs.lines_of(logs, stuck, "loader-frame") or said(logs, "loader-frame")
+        frames = hangs.lines_of(logs, stuck, "loader-frame") or events_of(logs, "loader-frame")
         who = f"{fold_ranks(stuck)} hangs" if stuck else "a rank hangs"
         yield cause(
             [*frames[:1], *hang.events],
@@ -222,7 +222,7 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
             at=Where(),
             fix=[you("Give the logs of all ranks."), *_recorded(logs)],
         )
-    if (cut := said(logs, "watchdog-cut")) and not said(logs, "watchdog-timeout"):
+    if (cut := events_of(logs, "watchdog-cut")) and not events_of(logs, "watchdog-timeout"):
         ranks = sorted({event.rank for event in cut if event.rank is not None})
         who = fold_ranks(ranks) if ranks else "a watchdog"
         number = {event.fields["seq"] for event in cut if "seq" in event.fields}
@@ -237,7 +237,7 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
             at=Where(),
             fix=[you("Give the logs of all ranks."), *_recorded(logs)],
         )
-    if waited := in_order(said(logs, "gloo-timeout")):
+    if waited := in_order(events_of(logs, "gloo-timeout")):
         yield cause(
             waited,
             f"gloo waited in vain for another rank{_called(logs, waited)}",
@@ -249,7 +249,9 @@ def no_watchdog_gave_up(logs: Logs) -> Iterator[Finding]:
 
 def _called(logs: Logs, waited: list[LogEvent]) -> str:
     """Where the program called the collective in which it waited."""
-    raised = {(event.file, event.line): event.fields.get("raised_at", "") for event in said(logs, "python-error")}
+    raised = {
+        (event.file, event.line): event.fields.get("raised_at", "") for event in events_of(logs, "python-error")
+    }
     at = next(filter(None, (raised.get((event.file, event.line), "") for event in waited)), "")
     return f", called at {at}" if at else ""
 

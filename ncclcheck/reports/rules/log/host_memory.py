@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, admin, you
-from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, events_of, log_rule
 from ncclcheck.reports.subjects.logs.logged_node import NO_MEMORY, shm_refused
 from ncclcheck.reports.text.words.fold import size
 
@@ -42,7 +42,7 @@ def allocated(logs: Logs) -> Iterator[Finding]:
     """
     shared = [event for event in shm_refused(logs) if event.fields.get("error") == NO_MEMORY]
     yield from _pinned(logs)
-    for host, events in by_known_host([*said(logs, "no-host-memory"), *shared]).items():
+    for host, events in by_known_host([*events_of(logs, "no-host-memory"), *shared]).items():
         yield cause(
             events,
             f"a process got no host memory{f' on {host}' if host else ''}{_size(events)}",
@@ -61,7 +61,7 @@ def allocated(logs: Logs) -> Iterator[Finding]:
 
 def pinned(logs: Logs) -> list[LogEvent]:
     """NCCL's failures to get page-locked memory of the host, which CUDA too calls out of memory."""
-    return [event for event in said(logs, "gpu-alloc") if event.fields.get("call") == "host alloc"]
+    return [event for event in events_of(logs, "gpu-alloc") if event.fields.get("call") == "host alloc"]
 
 
 def _pinned(logs: Logs) -> Iterator[Finding]:

@@ -17,7 +17,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.rules.log.first import errors
-from ncclcheck.reports.subjects.logs.logged import log_rule, said
+from ncclcheck.reports.subjects.logs.logged import events_of, log_rule
 from ncclcheck.reports.subjects.logs.start.communicators import absent, begun, crossed, hanging, missing, numbered
 from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.text.words.fold import fold_numbers
@@ -70,7 +70,7 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
     if len(stuck) < len(began) and not errors(logs) and (left := hanging(logs)):
         yield from map(functools.partial(_hangs, logs), left[:_MOST_HANGING])
         return
-    worked = said(logs, "nccl-tests-ended")
+    worked = events_of(logs, "nccl-tests-ended")
     if (worked or len(stuck) < len(began)) and not errors(logs):
         others = "its results follow" if worked else "others came through"
         text = f"of {len(stuck)} processes the log does not show the end of NCCL's initialisation; {others}"

@@ -12,18 +12,18 @@ from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, Where, 
 from ncclcheck.reports.rules.log.process import crashed_in_start
 from ncclcheck.reports.subjects.logs.logged import (
     cause,
+    events_of,
     in_order,
     log_rule,
     own_exceptions,
     root_cause,
-    said,
     where,
 )
 from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.logs.words.exceptions import of_words
 
 
-class _Kind(NamedTuple):
+class _SignalKind(NamedTuple):
     """names: what shells, Slurm and torch call the signal."""
 
     number: int
@@ -39,15 +39,16 @@ _FRAME = re.compile(
 )
 _STACK = "PYTHONFAULTHANDLER=1 torchrun --nproc-per-node=8 train.py"
 _KINDS = (
-    _Kind(9, ("Killed", "SIGKILL"), "was killed by SIGKILL: most often by the kernel, when host memory runs out",
+    _SignalKind(9, ("Killed", "SIGKILL"),
+        "was killed by SIGKILL: most often by the kernel, when host memory runs out",
           "node", "dmesg -T | grep -iE 'oom|killed process'; cat /sys/fs/cgroup/memory.events"),
-    _Kind(7, ("Bus error", "SIGBUS"), "died of a bus error (SIGBUS); most often /dev/shm is full", "node",
+    _SignalKind(7, ("Bus error", "SIGBUS"), "died of a bus error (SIGBUS); most often /dev/shm is full", "node",
           "df -h /dev/shm"),
-    _Kind(11, ("Segmentation fault", "SIGSEGV"), "crashed (segmentation fault, SIGSEGV)", "job", _STACK),
-    _Kind(6, ("Aborted", "abort", "SIGABRT"), "aborted (SIGABRT)", "job", _STACK),
-    _Kind(4, ("Illegal instruction", "illegal hardware instruction", "SIGILL"),
+    _SignalKind(11, ("Segmentation fault", "SIGSEGV"), "crashed (segmentation fault, SIGSEGV)", "job", _STACK),
+    _SignalKind(6, ("Aborted", "abort", "SIGABRT"), "aborted (SIGABRT)", "job", _STACK),
+    _SignalKind(4, ("Illegal instruction", "illegal hardware instruction", "SIGILL"),
           "died of an illegal instruction (SIGILL): a library was built for another CPU", "job", "lscpu"),
-    _Kind(8, ("Floating point exception", "SIGFPE"), "died of an arithmetic error (SIGFPE)", "job", _STACK),
+    _SignalKind(8, ("Floating point exception", "SIGFPE"), "died of an arithmetic error (SIGFPE)", "job", _STACK),
 )  # fmt: skip
 _OUT_OF_MEMORY = _KINDS[0]._replace(what="was killed: host memory was used up, its node's or its cgroup's")
 _KILL, _CRASH, _ABORT, _BUS = 9, 11, 6, 7  # SIGKILL, SIGSEGV, SIGABRT, SIGBUS. Source: signal(7), on x86 and arm64
@@ -103,23 +104,25 @@ def nobody_is_killed(logs: Logs) -> Iterator[Finding]:
     faulthandler.
     """
     tasks = _killed_tasks(logs)
-    if killed := in_order(said(logs, "oom-killed")):
+    if killed := in_order(events_of(logs, "oom-killed")):
         yield _ended(logs, killed + tasks, _OUT_OF_MEMORY)
         return
     for kind in _KINDS:
         events = _exits(logs, kind) + _named(logs, kind) + (tasks if kind.number == _KILL else [])
         if kind.number in (_CRASH, _ABORT):
             events = [] if _has_another_reason(logs, kind, events) else events + _told_itself(logs, kind)
-        events += said(logs, "bus-error") if kind.number == _BUS else []
+        events += events_of(logs, "bus-error") if kind.number == _BUS else []
         if events:
             yield _ended(logs, _by_line(events), kind)
 
 
-def _exits(logs: Logs, kind: _Kind) -> list[LogEvent]:
+def _exits(logs: Logs, kind: _SignalKind) -> list[LogEvent]:
     """The exit codes that launchers tell; of crashes and aborts, which may follow, the first one's only."""
     events = [
         event
-        for event in said(logs, "worker-failed", "root-cause-exit", "launcher-return-code", "mpirun-signalled")
+        for event in events_of(
+            logs, "worker-failed", "root-cause-exit", "launcher-return-code", "mpirun-signalled"
+        )
         if _signal(event) == str(kind.number)
     ]
     if kind.number not in (_CRASH, _ABORT):
@@ -137,27 +140,27 @@ def _signal(event: LogEvent) -> str:
     return code[1:] if code.startswith("-") else fields.get("signal") or fields.get("hydra", "")
 
 
-def _named(logs: Logs, kind: _Kind) -> list[LogEvent]:
+def _named(logs: Logs, kind: _SignalKind) -> list[LogEvent]:
     """What shells and torch's spawn say, as far as nothing failed before it."""
     names = {name.lower() for name in kind.names}
     events = [
         event
-        for event in said(logs, "shell-signalled", "spawned-signalled")
+        for event in events_of(logs, "shell-signalled", "spawned-signalled")
         if first_named(event.fields, "how", "zsh", "name", "python").lower() in names
     ]
     failed = _failures(logs)
     if kind.number == _KILL:  # what a shell says of the last of them: another had ended before
-        failed += said(logs, "segfault", "aborted", "ray-worker-died", "engine-dead")
+        failed += events_of(logs, "segfault", "aborted", "ray-worker-died", "engine-dead")
     return [event for event in events if not any(other.order < event.order for other in failed)]
 
 
-def _told_itself(logs: Logs, kind: _Kind) -> list[LogEvent]:
-    return said(logs, *(("segfault",) if kind.number == _CRASH else ("aborted", "heap-damaged")))
+def _told_itself(logs: Logs, kind: _SignalKind) -> list[LogEvent]:
+    return events_of(logs, *(("segfault",) if kind.number == _CRASH else ("aborted", "heap-damaged")))
 
 
 def _failures(logs: Logs) -> list[LogEvent]:
     """Lines that tell of an end for another reason."""
-    return [*own_exceptions(logs), *said(logs, *_FAILURES), *_warnings(logs)]
+    return [*own_exceptions(logs), *events_of(logs, *_FAILURES), *_warnings(logs)]
 
 
 def _warnings(logs: Logs) -> list[LogEvent]:
@@ -171,10 +174,10 @@ def _warnings(logs: Logs) -> list[LogEvent]:
     ]
 
 
-def _has_another_reason(logs: Logs, kind: _Kind, exits: list[LogEvent]) -> bool:
+def _has_another_reason(logs: Logs, kind: _SignalKind, exits: list[LogEvent]) -> bool:
     """Whether a crash or an abort follows from, or belongs to, what another check tells."""
     events = exits + _told_itself(logs, kind)
-    if not events or said(logs, *_NOT_ITSELF) or (kind.number == _CRASH and crashed_in_start(logs)):
+    if not events or events_of(logs, *_NOT_ITSELF) or (kind.number == _CRASH and crashed_in_start(logs)):
         return True
     first = min(event.order for event in events)
     return any(kind.number == _ABORT or failure.order < first for failure in _failures(logs))
@@ -182,7 +185,7 @@ def _has_another_reason(logs: Logs, kind: _Kind, exits: list[LogEvent]) -> bool:
 
 def _killed_tasks(logs: Logs) -> list[LogEvent]:
     """By Slurm, which kills what is left itself, once a task has ended otherwise or srun was told to end."""
-    ends = in_order(said(logs, "srun-task-exit", "step-cancelled", "ended-by-order"))
+    ends = in_order(events_of(logs, "srun-task-exit", "step-cancelled", "ended-by-order"))
     others = next(
         (at for at, event in enumerate(ends) if event.fields.get("how") not in _BY_THE_KERNEL), len(ends)
     )
@@ -194,7 +197,7 @@ def _by_line(events: list[LogEvent]) -> list[LogEvent]:
     return in_order({(event.file, event.line): event for event in reversed(events)}.values())
 
 
-def _ended(logs: Logs, events: list[LogEvent], kind: _Kind) -> Finding:
+def _ended(logs: Logs, events: list[LogEvent], kind: _SignalKind) -> Finding:
     fields = next((event.fields for event in events if event.fields.get("local_rank")), LogFields())
     known = of_words(_thrown(logs, events)) if kind.number == _ABORT else None
     rank = events[0].rank if events[0].sign == "mpirun-signalled" else None
@@ -212,15 +215,15 @@ def _ended(logs: Logs, events: list[LogEvent], kind: _Kind) -> Finding:
     )
 
 
-def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
+def _left(logs: Logs, events: list[LogEvent], kind: _SignalKind) -> str:
     """What the library that gave up said of it, or where Python's own handler saw the process."""
     if kind.number == _CRASH and any(_NOT_OURS in event.text for event in events):
         return ": a library, most often MPI's, read memory of a GPU as if it were the host's"
-    stood = _stood(said(logs, "crashed-thread")) if kind.number != _ABORT else ""
+    stood = _stood(events_of(logs, "crashed-thread")) if kind.number != _ABORT else ""
     stood = stood or (_native(logs, events) if kind.number == _CRASH else "")
     if stood:
         return f" in {stood}"
-    damaged = next(iter(said(logs, "heap-damaged")), None)
+    damaged = next(iter(events_of(logs, "heap-damaged")), None)
     if damaged is not None and kind.number == _ABORT:
         return f": a library had damaged its memory ({damaged.fields['words']})"
     aborted = next((event for event in events if event.sign == "aborted"), None)
@@ -241,14 +244,14 @@ def _left(logs: Logs, events: list[LogEvent], kind: _Kind) -> str:
 def _complaint(logs: Logs, events: list[LogEvent]) -> str:
     """What a library complained of a few lines above a crash, which may be why."""
     first = events[0]
-    complaints = (event for event in said(logs, "complaint") if event.file == first.file)
+    complaints = (event for event in events_of(logs, "complaint") if event.file == first.file)
     return next((event.text.strip() for event in complaints if 0 < first.line - event.line <= _NEAR), "")
 
 
 def _native(logs: Logs, events: list[LogEvent]) -> str:
     """The innermost function of a crash below its line, and the library or file that it is in."""
     first = events[0]
-    frames = (event for event in said(logs, "native-frame") if event.file == first.file)
+    frames = (event for event in events_of(logs, "native-frame") if event.file == first.file)
     frame = next((event.fields for event in frames if 0 <= event.line - first.line <= _STACK_LINES), None)
     if frame is None:
         return ""
@@ -273,7 +276,7 @@ def _by_mpi(events: list[LogEvent]) -> list[Remedy]:
     ]  # fmt: skip
 
 
-def _asked(logs: Logs, events: list[LogEvent], kind: _Kind) -> list[Remedy]:
+def _asked(logs: Logs, events: list[LogEvent], kind: _SignalKind) -> list[Remedy]:
     """What would name the error that a call of NCCL only handed on."""
     if kind.number != _ABORT or not _PASSED_ON.search(_thrown(logs, events)):
         return []
@@ -284,7 +287,7 @@ def _asked(logs: Logs, events: list[LogEvent], kind: _Kind) -> list[Remedy]:
 def _thrown(logs: Logs, events: list[LogEvent]) -> str:
     """What the exception of C++ says, that nobody caught."""
     aborted = next((event for event in events if "thrown" in event.fields), None)
-    words = (event for event in said(logs, "cpp-what") if aborted and event.file == aborted.file)
+    words = (event for event in events_of(logs, "cpp-what") if aborted and event.file == aborted.file)
     return next(
         (event.fields["text"] for event in words if aborted and 0 < event.line - aborted.line <= _NEAR), ""
     )
@@ -301,7 +304,7 @@ def _stood(threads: list[LogEvent]) -> str:
     return ", called at ".join(callers)
 
 
-def _place(logs: Logs, events: list[LogEvent], kind: _Kind) -> Where:
+def _place(logs: Logs, events: list[LogEvent], kind: _SignalKind) -> Where:
     """The rank of torchrun's Root Cause block, where it tells the same end; else who said the first line."""
     root = root_cause(logs)
     same = root and root.exitcode and root.exitcode.fields["exitcode"] == f"-{kind.number}"
@@ -311,7 +314,7 @@ def _place(logs: Logs, events: list[LogEvent], kind: _Kind) -> Where:
     return where(first)
 
 
-def _remedies(kind: _Kind) -> list[Remedy]:
+def _remedies(kind: _SignalKind) -> list[Remedy]:
     if kind.number == _BUS:
         return [admin("Confirm on its host, within the container.", *kind.confirm.split("; ")),
                 you("Give the container more shared memory (a pod: an emptyDir of medium Memory at /dev/shm).",

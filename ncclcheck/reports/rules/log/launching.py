@@ -7,7 +7,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, log_rule
 from ncclcheck.reports.text.words.fold import fold_numbers
 
 
@@ -36,7 +36,7 @@ def same_tensors(logs: Logs) -> Iterator[Finding]:
     ## Source
     Horovod documentation, Stall check and Join; horovod/common/stall_inspector.cc.
     """
-    stalls, missing = said(logs, "horovod-stall"), said(logs, "horovod-missing")
+    stalls, missing = events_of(logs, "horovod-stall"), events_of(logs, "horovod-missing")
     if not stalls and not any({"ranks", "ready"} & {*event.fields} for event in missing):
         return
     groups = {frozenset(_ranks(event)) for event in missing} - {frozenset()}
@@ -92,9 +92,9 @@ def launcher_logs_in(logs: Logs) -> Iterator[Finding]:
     ssh(1), Exit status; DeepSpeed documentation, Getting started, Resource configuration (multi-node); pdsh(1).
     """
     denied = [
-        event for event in said(logs, "ssh-denied") if "git@" not in event.text
+        event for event in events_of(logs, "ssh-denied") if "git@" not in event.text
     ]  # who asks git for a version
-    left = said(logs, "ssh-left")
+    left = events_of(logs, "ssh-left")
     events = [*denied, *left]
     if not events:
         return

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, admin, seen, you
 from ncclcheck.reports.rules.log.nccl_words import stage
 from ncclcheck.reports.subjects.logs.ending import came_through
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, process_of, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, log_rule, process_of
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on
 from ncclcheck.reports.subjects.logs.reported import setting, starting, version, version_seen
 
@@ -64,8 +64,8 @@ def kernels(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl#1372, NVIDIA/nccl#1637; CUDA C++ programming guide, application compatibility.
     """
     yield from _asks_too_much(logs)
-    too_much = said(logs, "kernel-shared-memory")
-    without = [*cuda_errors(logs, *_NO_KERNEL), *said(logs, "torch-lacks-gpu")]
+    too_much = events_of(logs, "kernel-shared-memory")
+    without = [*cuda_errors(logs, *_NO_KERNEL), *events_of(logs, "torch-lacks-gpu")]
     for where, events in hosts([*without, *too_much]):
         shared = all(event in too_much for event in events)
         yield cause(
@@ -192,8 +192,8 @@ def driver(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#554, NVIDIA/nccl-tests#98; CUDA compatibility guide; CUDA Runtime API, error codes.
     """
-    clear = said(logs, "driver-too-old", "driver-mismatch")
-    combined = [] if clear else said(logs, "driver-combination")
+    clear = events_of(logs, "driver-too-old", "driver-mismatch")
+    combined = [] if clear else events_of(logs, "driver-combination")
     for where, events in hosts(combined):
         yield cause(
             events,
@@ -210,7 +210,7 @@ def driver(logs: Logs) -> Iterator[Finding]:
             at=where,
             more=_drivers(logs),
         )  # fmt: skip
-    for where, events in hosts(said(logs, "libcuda-not-found")):
+    for where, events in hosts(events_of(logs, "libcuda-not-found")):
         yield cause(
             events,
             f"NCCL did not find {events[0].fields.get('library', 'libcuda.so')}{on(where)}, the driver's library",
@@ -290,9 +290,9 @@ def library(logs: Logs) -> Iterator[Finding]:
     ## Source
     rapidsai/cugraph#4465, rwth-i6/returnn#1802, pytorch/pytorch#119072; ld.so(8).
     """
-    if not_loaded := said(logs, "nccl-not-loaded"):
+    if not_loaded := events_of(logs, "nccl-not-loaded"):
         yield _not_loaded(not_loaded)
-    for where, events in hosts(said(logs, "nccl-symbol", "nccl-not-found")):
+    for where, events in hosts(events_of(logs, "nccl-symbol", "nccl-not-found")):
         symbol = next((event.fields["symbol"] for event in events if "symbol" in event.fields), "")
         what = (
             f"the libnccl that was loaded has no {symbol}: it is older than torch wants"
@@ -368,7 +368,7 @@ def unified_memory(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, Troubleshooting, Runtime issues; nvidia-modprobe(1); CUDA Runtime API, cudaErrorUnknown.
     """
-    unknown = [*said(logs, "gpu-unknown-error"), *cuda_errors(logs, _UNKNOWN)]
+    unknown = [*events_of(logs, "gpu-unknown-error"), *cuda_errors(logs, _UNKNOWN)]
     for where, events in hosts(_unsupported(logs)):
         yield _no_pools(logs, where, events)
     late = [event for event in unknown if event.sign in BY_NCCL and _had_begun(logs, event)]

@@ -7,7 +7,15 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.probes.facts.log.fields import LogFields
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, note, you
-from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, lines, log_rule, said, where
+from ncclcheck.reports.subjects.logs.logged import (
+    at_teller,
+    by_known_host,
+    cause,
+    events_of,
+    lines,
+    log_rule,
+    where,
+)
 from ncclcheck.reports.subjects.logs.words.meanings import ends_nothing
 
 _FULL = {
@@ -21,14 +29,14 @@ _CRASHES = ("Segmentation fault", "Aborted", "Illegal instruction", "Floating po
 
 def _killed(logs: Logs, *signals: str) -> list[LogEvent]:
     """Workers that ended by one of these signals: torch tells strsignal(3), with or without "(core dumped)"."""
-    return [event for event in said(logs, "worker-killed") if event.fields["signal"].startswith(signals)]
+    return [event for event in events_of(logs, "worker-killed") if event.fields["signal"].startswith(signals)]
 
 
 def _files(logs: Logs, wanted: dict[str, tuple[str, ...]]) -> list[LogEvent]:
     """Tensors that a worker could not hand over: calls, and errors of each; older versions tell no error."""
     return [
         event
-        for event in said(logs, "tensor-file")
+        for event in events_of(logs, "tensor-file")
         if event.fields.get("error", "") in wanted.get(event.fields["call"], ())
     ]
 
@@ -64,7 +72,7 @@ def shared_memory(logs: Logs) -> Iterator[Finding]:
     bytedance/Protenix#2, nianticlabs/simplerecon#3, fastai/docker-containers#21; tmpfs(5); Docker documentation,
     docker run.
     """
-    events = [*_killed(logs, "Bus error"), *said(logs, "worker-bus-error"), *_files(logs, _FULL)]
+    events = [*_killed(logs, "Bus error"), *events_of(logs, "worker-bus-error"), *_files(logs, _FULL)]
     for host, own in by_known_host(events).items():
         yield cause(
             own,
@@ -107,7 +115,7 @@ def open_files(logs: Logs) -> Iterator[Finding]:
     pytorch/pytorch#973, pytorch/pytorch#34768, pytorch/pytorch#14768, pytorch/pytorch#11201; PyTorch
     documentation, Multiprocessing package, Sharing strategies; getrlimit(2), unix(7).
     """
-    events = [*said(logs, "ancdata", "too-many-files"), *_files(logs, _OPEN)]
+    events = [*events_of(logs, "ancdata", "too-many-files"), *_files(logs, _OPEN)]
     for host, own in by_known_host(events).items():
         yield cause(
             own,
@@ -149,7 +157,7 @@ def ragged(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.utils.data, Working with collate_fn.
     """
-    for host, events in by_known_host(said(logs, "batch-ragged")).items():
+    for host, events in by_known_host(events_of(logs, "batch-ragged")).items():
         fields = next((event.fields for event in events if "first" in event.fields), LogFields())
         shapes = f": {fields['first']} and {fields['other']}" if fields else ""
         yield cause(
@@ -194,8 +202,8 @@ def memory(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torch.utils.data, Multi-process data loading; proc(5), cgroups(7).
     """
     killed, shared = _killed(logs, "Killed"), _no_memory(logs)
-    forks = said(logs, "no-memory-to-fork")
-    silent = [] if said(logs, "worker-killed", "worker-bus-error") else said(logs, "worker-died")
+    forks = events_of(logs, "no-memory-to-fork")
+    silent = [] if events_of(logs, "worker-killed", "worker-bus-error") else events_of(logs, "worker-died")
     for host, events in by_known_host([*killed, *shared, *forks, *silent]).items():
         sure = any(event in events for event in (*killed, *shared, *forks))
         if all(event in forks for event in events):
@@ -242,7 +250,9 @@ def _no_process(host: str, at: Where, events: list[LogEvent]) -> Finding:
 
 
 def _no_memory(logs: Logs) -> list[LogEvent]:
-    return [event for event in said(logs, "tensor-file") if event.fields.get("error") == "Cannot allocate memory"]
+    return [
+        event for event in events_of(logs, "tensor-file") if event.fields.get("error") == "Cannot allocate memory"
+    ]
 
 
 @log_rule("LOG104", "no worker crashes in a library")
@@ -316,7 +326,7 @@ def late(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.utils.data.DataLoader (timeout), Multiprocessing best practices.
     """
-    for host, events in by_known_host(said(logs, "batch-late")).items():
+    for host, events in by_known_host(events_of(logs, "batch-late")).items():
         yield cause(
             events,
             f"no worker gave a batch within {events[0].fields['seconds']} s{_on(host)}",

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, seen, you
+from ncclcheck.reports.subjects.logs.logged import events_of, log_rule
 from ncclcheck.reports.subjects.logs.logged import lines as quoted
-from ncclcheck.reports.subjects.logs.logged import log_rule, said
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors
 from ncclcheck.reports.subjects.logs.reported import settings_seen
 from ncclcheck.reports.subjects.logs.start.machines import (
@@ -59,7 +59,7 @@ def counted(logs: Logs) -> Iterator[Finding]:
     job = of_the_job(logs)
     if errors := taken_for_one(logs, job):
         yield _several(logs, errors, job)
-    elif split := said(logs, "ipc-socket"):
+    elif split := events_of(logs, "ipc-socket"):
         yield _cut_off(logs, split)
     elif reason := _taken_for_several(job):
         yield _one(logs, reason, job)
@@ -67,13 +67,13 @@ def counted(logs: Logs) -> Iterator[Finding]:
 
 def taken_for_one(logs: Logs, job: list[LogProcess]) -> list[LogEvent]:
     """The errors that it led to, where several machines seem to be one; none where they do not."""
-    duplicates = [event for event in said(logs, "gpu-duplicate") if on_two_machines(logs, event)]
+    duplicates = [event for event in events_of(logs, "gpu-duplicate") if on_two_machines(logs, event)]
     named = [process for process in job if "NCCL_HOSTID" in process.settings] or job
     nodes = min((process.nnodes for process in job if process.nnodes), default=0)
     ids = {process.settings.get("NCCL_HOSTID", process.host) for process in named}
     if not duplicates and not (nodes or len(ids)) < different(named if not nodes else job):
         return []
-    broken = [*cuda_errors(logs, *_IPC, by=BY_NCCL), *said(logs, "ipc-handle", "ipc-socket", "shm-segment")]
+    broken = [*cuda_errors(logs, *_IPC, by=BY_NCCL), *events_of(logs, "ipc-handle", "ipc-socket", "shm-segment")]
     return sorted([*duplicates, *broken], key=lambda event: event.order)
 
 

@@ -25,7 +25,7 @@ from ncclcheck.reports.rules.log.shm import host_memory_failures
 from ncclcheck.reports.rules.log.topology import found_wrong
 from ncclcheck.reports.rules.log.ways import not_opened
 from ncclcheck.reports.subjects.logs.ending import gave_up
-from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, events_of, log_rule
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, in_nvls
 from ncclcheck.reports.subjects.logs.network import card_gone
 from ncclcheck.reports.subjects.logs.reported import set_apart, version_seen
@@ -82,13 +82,15 @@ def cuda_calls(logs: Logs) -> Iterator[Finding]:
         *not_opened(logs),
         *taken_for_one(logs, of_the_job(logs)),
     ]
-    if said(logs, "shm-segment", "shm-extend"):  # the file's own error, in what CUDA said last before it
+    if events_of(logs, "shm-segment", "shm-extend"):  # the file's own error, in what CUDA said last before it
         other += [
-            event for event in said(logs, *BY_NCCL) if "misc/shmutils" in event.fields.get("place", event.text)
+            event
+            for event in events_of(logs, *BY_NCCL)
+            if "misc/shmutils" in event.fields.get("place", event.text)
         ]
     if set_apart(logs, SHARED):  # LOG191
-        other += [event for event in said(logs, *BY_NCCL) if "/p2p.cc" in event.fields.get("place", "")]
-    events = [event for event in said(logs, *BY_NCCL) if event not in other]
+        other += [event for event in events_of(logs, *BY_NCCL) if "/p2p.cc" in event.fields.get("place", "")]
+    events = [event for event in events_of(logs, *BY_NCCL) if event not in other]
     yield from _findings(logs, events, CUDA, lambda event: f" ({event.fields['error']}){stage(event)}")
     yield from _findings(logs, _own_words(logs), AROUND, _words)
 
@@ -117,7 +119,7 @@ def verbs_calls(logs: Logs) -> Iterator[Finding]:
     libibverbs's manual pages (ibv_create_qp(3) and others), errno(3); NVIDIA/nccl src/misc/ibvwrap.cc.
     """
     groups: dict[tuple[str, str], list[LogEvent]] = {}
-    for event in said(logs, "nccl-warning", "ib-memory", "ib-modify-qp"):
+    for event in events_of(logs, "nccl-warning", "ib-memory", "ib-modify-qp"):
         match = _CALL.search(event.text)
         if match and (card_gone(logs, event) or not _has_its_check(match["call"], match["error"])):
             groups.setdefault((match["call"], match["error"].strip()), []).append(event)
@@ -186,12 +188,12 @@ def system_calls(logs: Logs) -> Iterator[Finding]:
     errno(3), pthread_create(3), socket(7), bind(2), tcp(7), sched_setaffinity(2), cgroups(7); NVIDIA/nccl
     src/include/checks.h, src/misc/socket.cc.
     """
-    yield from _findings(logs, said(logs, "nccl-warning"), SYSTEM, _words)
+    yield from _findings(logs, events_of(logs, "nccl-warning"), SYSTEM, _words)
 
 
 def _own_words(logs: Logs) -> list[LogEvent]:
     """NCCL's warnings, without those about a call of the system."""
-    return [event for event in said(logs, "nccl-warning") if meaning(event, SYSTEM) is None]
+    return [event for event in events_of(logs, "nccl-warning") if meaning(event, SYSTEM) is None]
 
 
 @log_rule("LOG189", "NCCL's own checks hold, and it gives up nowhere", asks_why=True)

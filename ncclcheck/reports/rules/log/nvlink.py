@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, log_rule
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on
 from ncclcheck.reports.subjects.logs.reported import settings_seen, version_seen, within_a_host
 
@@ -107,7 +107,7 @@ def nvls_in_containers(logs: Logs) -> Iterator[Finding]:
     for where, events in _refused(logs):
         if _in_a_container(logs, where, events):
             yield cause(
-                [*events[:2], *said(logs, "no-capability-files")[:1]],
+                [*events[:2], *events_of(logs, "no-capability-files")[:1]],
                 f"NVLink SHARP (NVLS) cannot be set up{on(where)}: the container lacks "
                 f"/dev/nvidia-caps, or the right "
                 "to it",
@@ -125,14 +125,14 @@ def nvls_in_containers(logs: Logs) -> Iterator[Finding]:
 
 
 def _refused(logs: Logs) -> Iterator[tuple[Where, list[LogEvent]]]:
-    return hosts([*said(logs, "nvls-bind"), *in_nvls(logs)])
+    return hosts([*events_of(logs, "nvls-bind"), *in_nvls(logs)])
 
 
 def _in_a_container(logs: Logs, where: Where, events: list[LogEvent]) -> bool:
     """Whether the refusal is one of rights, and the lines show a container."""
     if any(event.fields.get("code") == _STATE or _WRONG_STATE in event.text for event in events):
         return False
-    return bool(said(logs, "no-capability-files")) or _CONTAINER.fullmatch(where.node or "") is not None
+    return bool(events_of(logs, "no-capability-files")) or _CONTAINER.fullmatch(where.node or "") is not None
 
 
 _OF_A_CONTAINER = (
@@ -182,8 +182,10 @@ def fabric(logs: Logs) -> Iterator[Finding]:
             "systemctl enable --now nvidia-fabricmanager",
         ),
     ]
-    for where, events in hosts(said(logs, "fabric-not-ready")):
-        contained = _CONTAINER.fullmatch(where.node or "") is not None or bool(said(logs, "no-capability-files"))
+    for where, events in hosts(events_of(logs, "fabric-not-ready")):
+        contained = _CONTAINER.fullmatch(where.node or "") is not None or bool(
+            events_of(logs, "no-capability-files")
+        )
         yield cause(
             events,
             f"the GPUs are not ready in a container{on(where)} (CUDA error 802): the fabric manager of its host, "
@@ -227,7 +229,7 @@ def mnnvl(logs: Logs) -> Iterator[Finding]:
     denied = cuda_errors(logs, "operation not permitted", by=BY_NCCL)
     denied = [event for event in denied if event not in in_nvls(logs) and "captur" not in event.fields["error"]]
     denied = [] if within_a_host(logs) else denied  # there it is LOG061
-    for where, events in hosts([*said(logs, "mnnvl-broken"), *denied]):
+    for where, events in hosts([*events_of(logs, "mnnvl-broken"), *denied]):
         look = next((event.fields["look"] for event in events if "look" in event.fields), "")
         daemons = "nvidia-imex-ctl" in look
         blame = "the IMEX daemons do not reach each other" if daemons else "its IMEX channel cannot be used"

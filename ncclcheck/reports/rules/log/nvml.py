@@ -45,7 +45,7 @@ def _of_a_container(where: Where, events: list[LogEvent], error: str) -> Finding
     )  # fmt: skip
 
 
-class _Answer(NamedTuple):
+class _NvmlAnswer(NamedTuple):
     """What one of NVML's answers means, for a heading, and what to do about it."""
 
     means: str
@@ -56,52 +56,52 @@ class _Answer(NamedTuple):
 _RESET = ("nvidia-smi --gpu-reset -i 0",)
 # By nvmlErrorString(); those of containers are above. Source: NVML API reference, nvmlReturn_t
 _ANSWERS = {
-    "GPU requires restart": _Answer("a GPU needs a reset", "Reset the GPU, or reboot the node.", _RESET),
-    "Timeout": _Answer(
+    "GPU requires restart": _NvmlAnswer("a GPU needs a reset", "Reset the GPU, or reboot the node.", _RESET),
+    "Timeout": _NvmlAnswer(
         "a GPU does not answer the driver", "Reset the GPU, or reboot the node where that fails.", _RESET
     ),
-    "Interrupt Request Issue": _Answer(
+    "Interrupt Request Issue": _NvmlAnswer(
         "interrupts of a GPU do not reach the driver",
         "Reboot the node; look at the slot and the firmware.",
         ("grep nvidia /proc/interrupts",),
     ),
-    "Insufficient External Power": _Answer(
+    "Insufficient External Power": _NvmlAnswer(
         "a GPU lacks its power cable, or power", "Look at the cables and supplies of the node.", ("ipmitool sdr",)
     ),
-    "Corrupted infoROM": _Answer(
+    "Corrupted infoROM": _NvmlAnswer(
         "the memory in which a GPU keeps its own data is damaged",
         "Reset the GPU; where it stays, exchange it.",
         ("nvidia-smi -q | grep -i -A4 inforom",),
     ),
-    "In use by another client": _Answer(
+    "In use by another client": _NvmlAnswer(
         "another program holds the driver or the GPU", "End what holds it.", ("fuser -v /dev/nvidia*",)
     ),
-    "Insufficient Memory": _Answer(
+    "Insufficient Memory": _NvmlAnswer(
         "the host had no memory for the driver", "Free memory of the host.", ("free -m",)
     ),
-    "Insufficient Resources": _Answer(
+    "Insufficient Resources": _NvmlAnswer(
         "the driver has no more of what was asked for", "End other users of the GPUs.", ("fuser -v /dev/nvidia*",)
     ),
-    "No GPUs were found": _Answer(
+    "No GPUs were found": _NvmlAnswer(
         "the driver sees no GPU", "See whether the GPUs are on the bus.", ("lspci | grep -i nvidia",)
     ),
-    "Driver Not Loaded": _Answer("the driver is not loaded", "Load the driver.", ("modprobe nvidia",)),
-    "The operating system has blocked the request": _Answer(
+    "Driver Not Loaded": _NvmlAnswer("the driver is not loaded", "Load the driver.", ("modprobe nvidia",)),
+    "The operating system has blocked the request": _NvmlAnswer(
         "the system forbids this process to ask",
         "See what forbids it: a cgroup of devices, or a policy.",
         ("ls -l /dev/nvidia*",),
     ),
-    "The system is not ready for the request": _Answer(
+    "The system is not ready for the request": _NvmlAnswer(
         "the driver, or its fabric of NVSwitches, is still starting",
         "Wait for it, and start its services.",
         ("systemctl status nvidia-fabricmanager nvidia-persistenced",),
     ),
-    "Function Not Found": _Answer(
+    "Function Not Found": _NvmlAnswer(
         "the driver's library is older than what asks it",
         "Install a newer driver, or an older NCCL or torch.",
         ("nvidia-smi | head -4",),
     ),
-    "Not Supported": _Answer(
+    "Not Supported": _NvmlAnswer(
         "this GPU or virtual GPU cannot tell what was asked",
         "Ask the site for the profile of the virtual GPU.",
         ("nvidia-smi -q | grep -i virtualization",),

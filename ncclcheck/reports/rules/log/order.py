@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, you
 from ncclcheck.reports.subjects.logs import hangs
-from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said, where
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, in_order, log_rule, where
 from ncclcheck.reports.subjects.logs.reported import set_apart
 from ncclcheck.reports.text.words.fold import fold_ranks
 
@@ -46,7 +46,7 @@ def zero3_is_saved_by_all(logs: Logs) -> Iterator[Finding]:
     """
     for hang in hangs.of_kind(logs, "save"):
         yield cause(
-            [*hang.events[:1], *said(logs, "save-frame", "saving")[-1:], *said(logs, "zero3")[:1]],
+            [*hang.events[:1], *events_of(logs, "save-frame", "saving")[-1:], *events_of(logs, "zero3")[:1]],
             f"weights spread by ZeRO-3 were saved without all ranks: {hangs.waited(hang)}",
             why="Saving gathers each weight from all ranks; a rank that does not call it stops the others.",
             owner="job",
@@ -80,7 +80,7 @@ def same_number_of_batches(logs: Logs) -> Iterator[Finding]:
     for hang in hangs.of_kind(logs, "uneven"):
         others = sorted({wait.rank for wait in hang.waits if (wait.seq, wait.op) != (hang.seq, hang.op)})
         ranks = others or hang.absent
-        ends = said(logs, "epoch-ends")
+        ends = events_of(logs, "epoch-ends")
         branches = not ends and len({(wait.op, wait.numel) for wait in hang.waits}) > 1
         count = [
             you("Confirm: count the batches of each rank.", "ncclcheck data MODULE:FACTORY --nodes 2"),
@@ -131,7 +131,7 @@ def groups_have_their_timeout(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.distributed.new_group; goodfire-ai/spd#536.
     """
-    waits = said(logs, "watchdog-timeout")
+    waits = events_of(logs, "watchdog-timeout")
     short = [
         wait
         for wait in waits
@@ -177,7 +177,7 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, TORCH_DISTRIBUTED_DEBUG; speechbrain/speechbrain#2401, modelscope/ms-swift#9443,
     NVIDIA/nccl#1417, NVIDIA/nccl#626, NVIDIA/nccl#268.
     """
-    events = said(logs, "ranks-disagree") or said(logs, "ranks-disagree-short")
+    events = events_of(logs, "ranks-disagree") or events_of(logs, "ranks-disagree-short")
     if events:
         first = events[0].fields
         pair = f"rank {first['one']} and rank {first['other']}" if first.get("one") else "ranks"
@@ -186,9 +186,9 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
         rarest, *_ = kinds = _each_kind(called)
         alone = sum(_call(other) == _call(rarest) for other in called) * 2 < len(called)
         yield _mismatch(kinds, _as_called(called), where(rarest) if alone else Where())
-    elif suspected := in_order(said(logs, "nccl-suspects-mismatch")):
+    elif suspected := in_order(events_of(logs, "nccl-suspects-mismatch")):
         yield _mismatch(suspected, "NCCL suspects that ranks call different collectives, around the named rank")
-    if analysed := in_order(said(logs, "flight-culprit")):
+    if analysed := in_order(events_of(logs, "flight-culprit")):
         first = analysed[0].fields
         kind, culprit = first["kind"].lower().replace("_", " "), int(first["culprit"])
         more = f" ({first['told'].strip()})" if "told" in first else ""
@@ -199,7 +199,7 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
         calls = {(wait.op, wait.numel): wait.rank for wait in hang.waits if wait.seq == hang.seq}
         words = ", ".join(f"rank {rank}: {op} of {size or '?'}" for (op, size), rank in [*calls.items()][:4])
         yield _mismatch(hang.events, f"ranks differ in collective {hang.seq} of group {hang.group}: {words}")
-    if (cut := in_order(said(logs, "message-truncated"))) and not events:
+    if (cut := in_order(events_of(logs, "message-truncated"))) and not events:
         sizes = cut[0].fields.get("gloo")
         size_told = f"{sizes} bytes, says gloo" if sizes else cut[0].text[:160]
         what = f"a message has another size than expected: {size_told}"
@@ -225,7 +225,7 @@ _PIECES = (
 
 def _called(logs: Logs) -> list[LogEvent]:
     """What the ranks of one communicator called at the first place where they differ."""
-    differ = said(logs, "collective-differs")
+    differ = events_of(logs, "collective-differs")
     return [event for event in differ if event.fields["communicator"] == differ[0].fields["communicator"]]
 
 

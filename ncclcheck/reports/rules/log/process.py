@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, you
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, log_rule
 from ncclcheck.reports.subjects.logs.logged_node import hosts, on, ranks
 from ncclcheck.reports.subjects.logs.reported import starting, version, version_seen
 
@@ -40,7 +40,7 @@ def cores(logs: Logs) -> Iterator[Finding]:
     NCCL user guide, Environment variables, NCCL_IGNORE_CPU_AFFINITY, and Troubleshooting; srun(1), mpirun(1),
     taskset(1).
     """
-    for where, events in hosts(said(logs, "affinity-narrow", "affinity-one-core")):
+    for where, events in hosts(events_of(logs, "affinity-narrow", "affinity-one-core")):
         masks, many = {event.fields["mask"] for event in events}, ranks(events)
         same = many != "1 rank" and len(masks) == 1
         yield cause(
@@ -94,13 +94,13 @@ def crash(logs: Logs) -> Iterator[Finding]:
     NCCL user guide, Troubleshooting, Runtime issues; pthread_create(3), getrlimit(2).
     """
     if crashed_in_start(logs):
-        yield _crashed(logs, [*said(logs, "segfault"), *said(logs, "segfault-in-nccl")])
+        yield _crashed(logs, [*events_of(logs, "segfault"), *events_of(logs, "segfault-in-nccl")])
 
 
 def crashed_in_start(logs: Logs) -> bool:
     """Whether a rank crashed within libnccl, or before NCCL had come up."""
-    within = said(logs, "segfault-in-nccl") or any(map(starting, logs.processes))
-    return bool(said(logs, "segfault") and within)
+    within = events_of(logs, "segfault-in-nccl") or any(map(starting, logs.processes))
+    return bool(events_of(logs, "segfault") and within)
 
 
 def _crashed(logs: Logs, events: list[LogEvent]) -> Finding:

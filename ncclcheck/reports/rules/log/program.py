@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, Remedy, admin, seen, you
 from ncclcheck.reports.subjects.logs.ending import Ending, died
-from ncclcheck.reports.subjects.logs.logged import at_teller, cause, full_disk, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import at_teller, cause, events_of, full_disk, log_rule
 
 _SKIPPED = 3  # steps at the lowest scale: one alone can be a bad sample
 _PARALLEL = re.compile(r"(?i)tensor.parallel|\bheads\b|\btp\b|vocab|hidden|intermediate")
@@ -40,7 +40,7 @@ def sizes_are_divided(logs: Logs) -> Iterator[Finding]:
     ## Source
     vLLM documentation, Parallelism and scaling; DeepSpeed documentation, Batch size related parameters.
     """
-    if events := said(logs, "not-divisible"):
+    if events := events_of(logs, "not-divisible"):
         message = first_named(events[0].fields, "told", "raised", "batch", "nought")
         yield cause(
             events,
@@ -85,7 +85,7 @@ def extensions_fit_torch(logs: Logs) -> Iterator[Finding]:
     ## Source
     Dao-AILab/flash-attention README, Installation; PyTorch documentation, C++ extensions.
     """
-    if events := said(logs, "extension-symbol"):
+    if events := events_of(logs, "extension-symbol"):
         fields = events[0].fields
         name = (fields.get("file") or fields["cut"]).partition(".")[0]
         yield cause(
@@ -124,7 +124,7 @@ def loss_scale_is_found(logs: Logs) -> Iterator[Finding]:
     ## Source
     DeepSpeed documentation, FP16 training options; PyTorch documentation, Automatic mixed precision.
     """
-    lines = said(logs, "loss-scale-lowest")
+    lines = events_of(logs, "loss-scale-lowest")
     skipped = sum(event.count for event in lines if "scale" in event.fields)
     events = [event for event in lines if "scale" not in event.fields or skipped >= _SKIPPED]
     if events:
@@ -173,9 +173,9 @@ def disk_has_room(logs: Logs) -> Iterator[Finding]:
     write(2), quota(1); PyTorch documentation, torch.save.
     """
     events = full_disk(logs)
-    if not events or said(logs, "tensor-file", "worker-bus-error", "shm-extend", "shm-call"):
+    if not events or events_of(logs, "tensor-file", "worker-bus-error", "shm-extend", "shm-call"):
         return
-    cancelled = [event for event in said(logs, "step-cancelled") if event.order > events[0].order]
+    cancelled = [event for event in events_of(logs, "step-cancelled") if event.order > events[0].order]
     fields = events[0].fields
     path = f" ({fields['path']})" if "path" in fields else ""
     what = (
@@ -229,7 +229,7 @@ def checkpoint_fits(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.nn.Module.load_state_dict.
     """
-    events = said(logs, "weights-differ")
+    events = events_of(logs, "weights-differ")
     if not events:
         yield from _without_metadata(logs)
         return
@@ -296,7 +296,7 @@ def _empty(logs: Logs, events: list[LogEvent], shape: _Shapes) -> Finding:
 
 def _without_metadata(logs: Logs) -> Iterator[Finding]:
     """What torch.distributed.checkpoint cannot read, as its reader finds no plan of the parts."""
-    if events := said(logs, "checkpoint-without-metadata"):
+    if events := events_of(logs, "checkpoint-without-metadata"):
         yield cause(
             events,
             "the checkpoint to load has no metadata: it is not complete, or was not written in parts",
@@ -334,11 +334,11 @@ def assertions_of_torch(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch's source, c10/util/Exception.h (TORCH_INTERNAL_ASSERT) and torch/csrc/autograd/profiler_python.cpp.
     """
-    raised = {(event.file, event.line) for event in said(logs, "python-error")}
+    raised = {(event.file, event.line) for event in events_of(logs, "python-error")}
     work = {} if died(logs) else Ending(logs).work
     events = [
         event
-        for event in said(logs, "internal-assert")
+        for event in events_of(logs, "internal-assert")
         if (event.file, event.line) not in raised and work.get(event.file, 0) <= event.line
     ]
     if not events:

@@ -13,7 +13,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.rules.log.first import errors
-from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, root_cause, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, in_order, log_rule, root_cause
 from ncclcheck.reports.subjects.logs.reported import several_hosts
 from ncclcheck.reports.subjects.logs.words.exceptions import family, own_service
 from ncclcheck.reports.subjects.logs.words.unexplained import unexplained
@@ -140,7 +140,7 @@ def _before(logs: Logs, same: list[LogEvent]) -> LogEvent | None:
     open_ = {id(event) for event in unexplained(logs)}
     above = [
         event
-        for event in said(logs, "complaint")
+        for event in events_of(logs, "complaint")
         if event.file == first.file
         and 0 < first.line - event.line <= _ABOVE
         and (id(event) in open_ or _SEVERE.match(event.text))
@@ -170,8 +170,11 @@ def _in_its_words(event: LogEvent) -> str:
 
 def _left_mpirun(logs: Logs) -> Iterator[Finding]:
     """The first that mpirun saw end with an exit code, or that called MPI_Abort; why is not in the log."""
-    first, code = next(iter(said(logs, "mpirun-first")), None), next(iter(said(logs, "mpirun-exit")), None)
-    if aborted := in_order(said(logs, "mpi-abort")):
+    first, code = (
+        next(iter(events_of(logs, "mpirun-first")), None),
+        next(iter(events_of(logs, "mpirun-exit")), None),
+    )
+    if aborted := in_order(events_of(logs, "mpi-abort")):
         yield cause(
             aborted,
             "the program of a rank ended the job by MPI_Abort; why is not in the log",
@@ -180,7 +183,7 @@ def _left_mpirun(logs: Logs) -> Iterator[Finding]:
             fix=[you("Confirm: read what that rank printed, each rank into a file of its own.",
                      "mpirun --output-filename logs ...", "export NCCL_DEBUG=INFO")],
         )  # fmt: skip
-    elif first is not None and not said(logs, "mpirun-signalled"):
+    elif first is not None and not events_of(logs, "mpirun-signalled"):
         ending = f" with exit code {code.fields['exitcode']}" if code else ""
         yield cause(
             [first, *([code] if code else [])],

@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, you
 from ncclcheck.reports.subjects.live.nccl_ras import membership
 from ncclcheck.reports.subjects.logs.ending import died
-from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said, where
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, in_order, log_rule, where
 from ncclcheck.reports.text.words.fold import fold_ranks, many
 
 _DOES = you("Confirm: see what it does, on its node; ask RAS once more, for a rank that is only late catches up.",
@@ -49,7 +49,7 @@ def ras_finds_all(logs: Logs) -> Iterator[Finding]:
 
 
 def _behind(logs: Logs) -> Iterator[Finding]:
-    counts = said(logs, "ras-count")
+    counts = events_of(logs, "ras-count")
     most = max((int(count.fields["operation"]) for count in counts), default=0)
     late = [count for count in counts if int(count.fields["operation"]) < most]
     if not late:
@@ -71,7 +71,7 @@ def _behind(logs: Logs) -> Iterator[Finding]:
 def _listed_after(logs: Logs, late: list[LogEvent]) -> list[LogEvent]:
     """The ranks below `2 ranks have launched up to operation 40`."""
     heads = [event for event in late if event.fields.get("ranks")]
-    listed = said(logs, "ras-process")
+    listed = events_of(logs, "ras-process")
     return [
         event
         for head in heads
@@ -83,7 +83,7 @@ def _listed_after(logs: Logs, late: list[LogEvent]) -> list[LogEvent]:
 
 
 def _left(logs: Logs) -> Iterator[Finding]:
-    if left := said(logs, "ras-status"):
+    if left := events_of(logs, "ras-status"):
         status = left[0].fields["status"]
         ranks = sorted({event.rank for event in left if event.rank is not None})
         what, why = membership(status, several=len(ranks) > 1)
@@ -99,10 +99,10 @@ def _left(logs: Logs) -> Iterator[Finding]:
 
 
 def _gone(logs: Logs) -> Iterator[Finding]:
-    missing, dead = said(logs, "ras-missing"), said(logs, "ras-peer-dead")
+    missing, dead = events_of(logs, "ras-missing"), events_of(logs, "ras-peer-dead")
     if not missing and not dead:
         return
-    named = [event for event in said(logs, "ras-process") if missing]
+    named = [event for event in events_of(logs, "ras-process") if missing]
     first = next((event for event in named if event.rank is not None), next(iter(named or dead), None))
     host = (first.host or first.fields.get("node", "")) if first else ""
     pid = (first.fields.get("pid") or first.fields.get("process", "")) if first else ""
@@ -147,7 +147,7 @@ def progress_is_read(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide of 2.32, RAS and NCCL_PROGRESS_COUNTERS.
     """
-    if stuck := in_order(said(logs, "progress-stuck")):
+    if stuck := in_order(events_of(logs, "progress-stuck")):
         fields = stuck[0].fields
         gpu, seconds = fields.get("gpu") or fields.get("device", ""), fields.get("seconds", "")
         how = f"have not been read for {float(seconds):.0f} s" if seconds else "cannot be read"

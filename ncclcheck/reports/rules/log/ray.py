@@ -9,7 +9,7 @@ from shlex import quote
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, seen, you
 from ncclcheck.reports.rules.log.first import errors
-from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said, where
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, in_order, log_rule, where
 
 _ENDED_WITHOUT_A_WORD = ("connection error code 2", "End of file", "exits unexpectedly")
 
@@ -41,7 +41,7 @@ def ray_kills_nobody(logs: Logs) -> Iterator[Finding]:
     Ray documentation, Out-Of-Memory Prevention; ray-project/ray src/ray/raylet/node_manager.cc;
     hiyouga/EasyR1#185.
     """
-    events = in_order(said(logs, "ray-memory"))
+    events = in_order(events_of(logs, "ray-memory"))
     if not events:
         return
     used = next((event.fields["used"] for event in events if "used" in event.fields), "")
@@ -85,7 +85,7 @@ def ray_has_enough(logs: Logs) -> Iterator[Finding]:
     ## Source
     Ray documentation, Resources, and Placement Groups; NVIDIA-NeMo/RL#271.
     """
-    events = in_order(said(logs, "ray-lacks"))
+    events = in_order(events_of(logs, "ray-lacks"))
     if not events or ("asked" not in events[0].fields and errors(logs)):
         return
     fields = events[0].fields
@@ -98,7 +98,7 @@ def ray_has_enough(logs: Logs) -> Iterator[Finding]:
         else "no node of Ray's cluster has free what the job asks for: "
         f"{fields.get('request') or fields['pending']}"
     )
-    has = {event.fields["sort"]: event.fields["total"] for event in said(logs, "ray-total")}
+    has = {event.fields["sort"]: event.fields["total"] for event in events_of(logs, "ray-total")}
     lacks += f"; all of it has {', '.join(f'{total} {sort}' for sort, total in has.items())}" if has else ""
     yield cause(
         events,
@@ -139,12 +139,12 @@ def ray_workers_live(logs: Logs) -> Iterator[Finding]:
     ## Source
     Ray documentation, Debugging Failures and Logging; verl-project/verl#4921, verl-project/verl#472.
     """
-    died = [event for event in in_order(said(logs, "ray-worker-died")) if "INTENDED" not in event.text]
-    if not died or said(logs, "ray-memory", "node-lost"):
+    died = [event for event in in_order(events_of(logs, "ray-worker-died")) if "INTENDED" not in event.text]
+    if not died or events_of(logs, "ray-memory", "node-lost"):
         return
-    place = next(iter(said(logs, "ray-worker-at")), None)
+    place = next(iter(events_of(logs, "ray-worker-at")), None)
     host = (place.host or place.fields.get("ip", "")) if place else ""
-    pid = next((event.fields["pid"] for event in said(logs, "ray-worker-at") if "pid" in event.fields), "")
+    pid = next((event.fields["pid"] for event in events_of(logs, "ray-worker-at") if "pid" in event.fields), "")
     yield cause(
         died,
         f"a worker of Ray ended{f', process {pid},' if pid else ''} and Ray does not know why{_guess(died)}",
@@ -194,7 +194,7 @@ def nodes_stay(logs: Logs) -> Iterator[Finding]:
     ## Source
     SchedMD/slurm src/slurmd/slurmstepd/req.c and src/srun; Ray documentation, Fault Tolerance (nodes).
     """
-    events = in_order(said(logs, "node-lost"))
+    events = in_order(events_of(logs, "node-lost"))
     if not events:
         return
     named = next((name for event in events if (name := _failed(event))), "")
@@ -288,7 +288,7 @@ def mpi_starts(logs: Logs) -> Iterator[Finding]:
     ## Source
     Open MPI documentation, Launching MPI jobs (FAQ); MPICH documentation, Hydra; srun(1), --mpi.
     """
-    if as_root := said(logs, "mpi-as-root"):
+    if as_root := events_of(logs, "mpi-as-root"):
         launcher = as_root[0].fields["launcher"]
         yield cause(
             as_root,
@@ -299,7 +299,7 @@ def mpi_starts(logs: Logs) -> Iterator[Finding]:
                  you("Allow it, or run as another user.", f"{launcher} --allow-run-as-root ...")],
         )  # fmt: skip
     started = any(process.completed for process in logs.processes)  # then it is a complaint that MPI went on after
-    events = [] if started else in_order(said(logs, "mpi-not-started"))
+    events = [] if started else in_order(events_of(logs, "mpi-not-started"))
     if any(_NO_PMI.search(event.text) for event in events):
         yield _without_pmi(events)
     elif events:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Logs
 from ncclcheck.probes.facts.log.fields import LogFields
 from ncclcheck.reports.judgement.findings import Finding, State, admin, you
-from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, in_order, log_rule
 from ncclcheck.reports.subjects.logs.logged_node import hosts, on
 from ncclcheck.reports.subjects.logs.reported import starting
 
@@ -39,7 +39,7 @@ def rccl_finds_its_host(logs: Logs) -> Iterator[Finding]:
     ## Source
     ROCm/rccl src/init.cc and src/include/rocmwrap.h; ROCm documentation, RCCL usage tips and system optimization.
     """
-    for where, events in hosts(said(logs, "rocm-failure")):
+    for where, events in hosts(events_of(logs, "rocm-failure")):
         yield cause(
             events,
             f"RCCL cannot use ROCm's runtime{on(where)}: {events[0].text[:120]}",
@@ -54,8 +54,8 @@ def rccl_finds_its_host(logs: Logs) -> Iterator[Finding]:
                 admin("Install ROCm of the version that the image was built with.", "cat /opt/rocm/.info/version"),
             ],
         )
-    if missing := in_order(said(logs, "rccl-iommu")):
-        hangs = bool(said(logs, *_HANGS)) or any(starting(process) for process in logs.processes)
+    if missing := in_order(events_of(logs, "rccl-iommu")):
+        hangs = bool(events_of(logs, *_HANGS)) or any(starting(process) for process in logs.processes)
         yield cause(
             missing,
             "the kernel was started without iommu=pt, with which RCCL may hang",
@@ -93,7 +93,7 @@ def npu_kernels_run(logs: Logs) -> Iterator[Finding]:
     ## Source
     Ascend CANN documentation, AI Core errors (EZ9999); sgl-project/sglang's logs on NPUs.
     """
-    events = in_order(said(logs, "npu-fault"))
+    events = in_order(events_of(logs, "npu-fault"))
     if not events:
         return
     fields = LogFields()

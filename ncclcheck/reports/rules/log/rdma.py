@@ -23,10 +23,10 @@ from ncclcheck.reports.subjects.logs.logged import (
     by_host,
     by_known_host,
     cause,
+    events_of,
     lines,
     log_rule,
     process_of,
-    said,
 )
 from ncclcheck.reports.subjects.logs.network import over_sockets, over_verbs, values_of
 from ncclcheck.reports.subjects.logs.reported import (
@@ -81,16 +81,16 @@ def rdma_used(logs: Logs) -> Iterator[Finding]:
     vllm-project/vllm#42075, NVIDIA/nccl#451, NVIDIA/nccl#259 (harmless without a card),
     NVIDIA/nvidia-container-toolkit#1877; NCCL user guide, Troubleshooting, Networking.
     """
-    if refused := said(logs, "net-not-found"):
-        if not said(logs, "ofi-no-provider"):
+    if refused := events_of(logs, "net-not-found"):
+        if not events_of(logs, "ofi-no-provider"):
             yield from _refusals(logs, refused)
         return
     without = [process for process in logs.processes if over_sockets(process) and not over_verbs(process)]
-    named_elsewhere = said(logs, "ib-open-device", "ofi-no-provider")  # LOG031, LOG045
+    named_elsewhere = events_of(logs, "ib-open-device", "ofi-no-provider")  # LOG031, LOG045
     if not without or named_elsewhere or within_a_host(logs):
         return
     why = _expected(logs, without)
-    said_so = [event for event in said(logs, "ib-no-device", "ib-no-library", "nic-setting")
+    said_so = [event for event in events_of(logs, "ib-no-device", "ib-no-library", "nic-setting")
                if event.sign != "nic-setting" or _turns_off(event)]  # fmt: skip
     where = fold_names(process.host for process in without)
     if why and said_so:
@@ -127,7 +127,7 @@ def _expected(logs: Logs, without: list[LogProcess]) -> list[Evidence]:
                 all_evidence.append(
                     seen(f"{process.host}, its interfaces", f"{end.interface} belongs to an RDMA card")
                 )
-    all_evidence += lines(said(logs, "hca-listed"))[:1]
+    all_evidence += lines(events_of(logs, "hca-listed"))[:1]
     if not any(lacking.settings.get("NCCL_NET") == "Socket" for lacking in without):
         all_evidence += settings_seen(logs, *_ASKED)
     return [evidence for index, evidence in enumerate(all_evidence) if evidence not in all_evidence[:index]][:4]
@@ -135,8 +135,10 @@ def _expected(logs: Logs, without: list[LogProcess]) -> list[Evidence]:
 
 def filtered(logs: Logs, hosts: set[str]) -> str:
     """NCCL_IB_HCA=... where it leaves a process of these hosts without a card."""
-    without = {(event.file, event.host, event.pid) for event in said(logs, "ib-no-device") if event.host in hosts}
-    events = [event for event in said(logs, "nic-setting") if (event.file, event.host, event.pid) in without]
+    without = {
+        (event.file, event.host, event.pid) for event in events_of(logs, "ib-no-device") if event.host in hosts
+    }
+    events = [event for event in events_of(logs, "nic-setting") if (event.file, event.host, event.pid) in without]
     return next(
         (f"NCCL_IB_HCA={event.fields['value']}" for event in events if event.fields["name"] == "NCCL_IB_HCA"), ""
     )
@@ -242,7 +244,7 @@ def _refused(logs: Logs, how: _Refusal, events: list[LogEvent]) -> Finding:
         owner="job" if how.only else "node",
         fix=fix,
         more=[*settings_seen(logs, "NCCL_NET", "NCCL_IB_HCA"),
-              *lines(said(logs, "ib-no-device", "ib-no-library"))[:1]],
+              *lines(events_of(logs, "ib-no-device", "ib-no-library"))[:1]],
         at=at_host(hosts[0], events) if len(hosts) == 1 else None,
     )  # fmt: skip
 
@@ -321,9 +323,9 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl#451; NCCL user guide, Troubleshooting, Networking; ibv_open_device(3).
     """
     processes = processes_by_host(logs)
-    for host, events in by_host(said(logs, "ib-open-device")).items():
+    for host, events in by_host(events_of(logs, "ib-open-device")).items():
         stopped = any(starting(process) for process in processes.get(host, [])) or died(logs)
-        stopped = stopped or bool(said(logs, "wrong-socket-type"))  # the others went on with theirs
+        stopped = stopped or bool(events_of(logs, "wrong-socket-type"))  # the others went on with theirs
         stopped = stopped or any(gave_up(logs, event) for event in events)
         cards = ", ".join(values_of(events, "device")) or "an RDMA card"
         yield cause(
@@ -362,8 +364,8 @@ def same_cards(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, Troubleshooting, Networking; NCCL user guide, NCCL_IB_HCA.
     """
-    refused = said(logs, "net-counts-refused")
-    if events := refused or said(logs, "net-counts-differ"):
+    refused = events_of(logs, "net-counts-refused")
+    if events := refused or events_of(logs, "net-counts-differ"):
         yield _counted(logs, events, State.FAIL if refused else State.WARN)
         return
     cards = {
@@ -373,7 +375,7 @@ def same_cards(logs: Logs) -> Iterator[Finding]:
     cards = {host: devices for host, devices in cards.items() if devices}
     most = max((len(devices) for devices in cards.values()), default=0)
     full = next((devices for devices in cards.values() if len(devices) == most), {})
-    listed = by_host(said(logs, "ib-devices"))
+    listed = by_host(events_of(logs, "ib-devices"))
     for host, devices in cards.items():
         if len(devices) < most and (events := listed.get(host, [])):
             missing = ", ".join(name for name in full if name not in devices)
@@ -383,7 +385,7 @@ def same_cards(logs: Logs) -> Iterator[Finding]:
 
 def _counted(logs: Logs, events: list[LogEvent], state: State) -> Finding:
     ranks = {process.rank: process.host for process in logs.processes if process.rank is not None}
-    short = [int(event.fields["short"]) for event in said(logs, "net-counts-differ")]
+    short = [int(event.fields["short"]) for event in events_of(logs, "net-counts-differ")]
     where = list(dict.fromkeys(ranks.get(rank) or f"rank {rank}" for rank in short))
     what = f"{fold_names(where) or 'some ranks'}: fewer network cards than the others ({events[0].fields['most']})"
     at = Where(node=ranks.get(short[0]), rank=short[0]) if short else Where()

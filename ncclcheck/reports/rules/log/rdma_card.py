@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, you
-from ncclcheck.reports.subjects.logs.logged import by_host, cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import by_host, cause, events_of, log_rule
 from ncclcheck.reports.subjects.logs.network import link, of_status, values_of
 from ncclcheck.reports.subjects.logs.reported import owner_of, processes_by_host, version_seen
 
@@ -41,7 +41,7 @@ def traffic_class(logs: Logs) -> Iterator[Finding]:
     """
     events = of_status(logs, "13")
     differing = _differing(logs)
-    settings = [event for event in said(logs, "nic-setting") if event.fields["name"] in differing]
+    settings = [event for event in events_of(logs, "nic-setting") if event.fields["name"] in differing]
     if not events and not settings:
         return
     value = differing and f"{next(iter(differing))} differs between hosts"
@@ -112,7 +112,7 @@ def card_alive(logs: Logs) -> Iterator[Finding]:
     ## Source
     ibv_get_async_event(3); NCCL user guide, Troubleshooting, Networking.
     """
-    violated = [event for event in said(logs, "ib-access-violation") if link(logs, event) == "IB"]
+    violated = [event for event in events_of(logs, "ib-access-violation") if link(logs, event) == "IB"]
     for events in by_host(violated).values():
         card = ", ".join(values_of(events, "device")) or "an RDMA card"
         yield cause(
@@ -129,7 +129,7 @@ def card_alive(logs: Logs) -> Iterator[Finding]:
                 you("Where the program forks after NCCL's start, let it spawn."),
             ],
         )  # fmt: skip
-    for host, events in by_host(said(logs, "ib-device-fatal")).items():
+    for host, events in by_host(events_of(logs, "ib-device-fatal")).items():
         cards = ", ".join(values_of(events, "device"))
         yield cause(
             events,
@@ -147,7 +147,7 @@ def card_alive(logs: Logs) -> Iterator[Finding]:
         )
 
 
-class _Status(NamedTuple):
+class _CompletionStatus(NamedTuple):
     """A status of a completion. words: of the verbs library; far: whether the other end is the one to look at."""
 
     words: str
@@ -161,33 +161,39 @@ _REGISTRATION = (
 )
 # enum ibv_wc_status, without those that other checks know: 1, 4, 5, 12 and 13. Source: ibv_poll_cq(3)
 _STATUS = {
-    "2": _Status("local queue pair operation error", _OWN_REQUEST),
-    "3": _Status("local EE context operation error", _OWN_REQUEST),
-    "6": _Status("memory window bind error", _OWN_REQUEST),
-    "7": _Status("bad response", "the peer's card answered with what does not belong to the request", far=True),
-    "8": _Status("local access error", f"the card may not reach the memory of this process: {_REGISTRATION}"),
-    "9": _Status(
+    "2": _CompletionStatus("local queue pair operation error", _OWN_REQUEST),
+    "3": _CompletionStatus("local EE context operation error", _OWN_REQUEST),
+    "6": _CompletionStatus("memory window bind error", _OWN_REQUEST),
+    "7": _CompletionStatus(
+        "bad response", "the peer's card answered with what does not belong to the request", far=True
+    ),
+    "8": _CompletionStatus(
+        "local access error", f"the card may not reach the memory of this process: {_REGISTRATION}"
+    ),
+    "9": _CompletionStatus(
         "remote invalid request",
         "the peer's card does not take the request: its buffer is too small or its queue does not allow it, as "
         "where the two ends have different builds or settings",
         far=True,
     ),
-    "10": _Status("remote access error", f"the peer's card may not reach its memory: {_REGISTRATION}", far=True),
-    "11": _Status(
+    "10": _CompletionStatus(
+        "remote access error", f"the peer's card may not reach its memory: {_REGISTRATION}", far=True
+    ),
+    "11": _CompletionStatus(
         "remote operation error",
         "the peer's card could not carry it out: its memory, GPU or PCIe failed it",
         far=True,
     ),
-    "14": _Status("local RDD violation", _OWN_REQUEST),
-    "15": _Status("remote invalid RD request", "the peer's card does not take the request", far=True),
-    "16": _Status("remote abort", "the peer's card gave the request up: its queue was reset", far=True),
-    "17": _Status("invalid EE context number", _OWN_REQUEST),
-    "18": _Status("invalid EE context state", _OWN_REQUEST),
-    "19": _Status("fatal error", "the card failed in a way from which its queue does not recover"),
-    "20": _Status("response timeout", "the peer's card did not answer in time", far=True),
-    "21": _Status("general error", "the card failed in a way that it has no status for"),
-    "22": _Status("tag matching error", _OWN_REQUEST),
-    "23": _Status("incomplete tag matching rendezvous", "the peer did not complete it", far=True),
+    "14": _CompletionStatus("local RDD violation", _OWN_REQUEST),
+    "15": _CompletionStatus("remote invalid RD request", "the peer's card does not take the request", far=True),
+    "16": _CompletionStatus("remote abort", "the peer's card gave the request up: its queue was reset", far=True),
+    "17": _CompletionStatus("invalid EE context number", _OWN_REQUEST),
+    "18": _CompletionStatus("invalid EE context state", _OWN_REQUEST),
+    "19": _CompletionStatus("fatal error", "the card failed in a way from which its queue does not recover"),
+    "20": _CompletionStatus("response timeout", "the peer's card did not answer in time", far=True),
+    "21": _CompletionStatus("general error", "the card failed in a way that it has no status for"),
+    "22": _CompletionStatus("tag matching error", _OWN_REQUEST),
+    "23": _CompletionStatus("incomplete tag matching rendezvous", "the peer did not complete it", far=True),
 }
 
 

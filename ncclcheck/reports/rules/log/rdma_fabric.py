@@ -9,7 +9,7 @@ from shlex import quote
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs.ending import ended_before
-from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import by_host, cause, events_of, lines, log_rule
 from ncclcheck.reports.subjects.logs.network import (
     culprit,
     link,
@@ -56,7 +56,7 @@ def no_timeouts(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_IB_TIMEOUT, NCCL_IB_RETRY_CNT; NVIDIA/nccl#426 (the same words, for a wrong GID).
     """
-    down = [event for event in said(logs, "ib-port-event") if event.fields["event"] == "port error"]
+    down = [event for event in events_of(logs, "ib-port-event") if event.fields["event"] == "port error"]
     lost = [] if retries_by_gid(logs) else retries(logs)
     if down:
         yield _flapped(logs, down, lost)
@@ -67,7 +67,7 @@ def no_timeouts(logs: Logs) -> Iterator[Finding]:
 def _flapped(logs: Logs, down: list[LogEvent], lost: list[LogEvent]) -> Finding:
     first, back = (
         down[0],
-        [event for event in said(logs, "ib-port-event") if event.fields["event"] == "port active"],
+        [event for event in events_of(logs, "ib-port-event") if event.fields["event"] == "port active"],
     )
     card = first.fields.get("device", "")
     events = sorted([*down[:2], *lost[:1]], key=lambda event: event.order)
@@ -124,7 +124,7 @@ def _lost(logs: Logs, lost: list[LogEvent]) -> Finding:
 
 def _changed(logs: Logs, lost: LogEvent) -> list[Evidence]:
     """That the addresses of a port changed before: harmless by itself, and a reason for what no longer arrives."""
-    events = [event for event in said(logs, "ib-notice") if event.order < lost.order]
+    events = [event for event in events_of(logs, "ib-notice") if event.order < lost.order]
     return lines([event for event in events if _ADDRESSES.search(event.text)])[:1]
 
 
@@ -134,7 +134,7 @@ _ADDRESSES = re.compile(r"GID table|LID change|P_Key change|event type \(?18\b|\
 def _alive(quiet: list[LogProcess]) -> Remedy:
     return you(
         "Confirm: whether what ran there still runs, or how it ended, and whether the host answers.",
-        f"ssh {quote(quiet[0].host)} 'ps -o pid,stat,etime,cmd -p {','.join(str(one.pid) for one in quiet)}'",
+        f"ssh {quote(quiet[0].host)} 'ps -o pid,stat,etime,cmd -p {','.join(str(own.pid) for own in quiet)}'",
     )
 
 
@@ -215,11 +215,11 @@ def same_mtu(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1524, NVIDIA/nccl#2135; ibv_poll_cq(3), ping(8).
     """
-    violated = [event for event in said(logs, "ib-access-violation") if link(logs, event) != "IB"]
+    violated = [event for event in events_of(logs, "ib-access-violation") if link(logs, event) != "IB"]
     events = sorted([*of_status(logs, "1"), *violated], key=lambda event: event.order)
     sizes = _mtus(logs)
     odd = _odd(sizes)
-    own = [event for event in said(logs, "ib-path-mtu") if event.host == odd] if odd else []
+    own = [event for event in events_of(logs, "ib-path-mtu") if event.host == odd] if odd else []
     if not events and not odd:
         return
     more = [seen(host, f"path MTU {size}") for host, size in [*sizes.items()][:4]] if odd else []
@@ -244,7 +244,7 @@ def same_mtu(logs: Logs) -> Iterator[Finding]:
 def _mtus(logs: Logs) -> dict[str, int]:
     """Host -> the smallest path MTU that one of its processes told."""
     smallest: dict[str, int] = {}
-    for event in said(logs, "ib-path-mtu"):
+    for event in events_of(logs, "ib-path-mtu"):
         size = _BYTES[event.fields["mtu"]]
         smallest[event.host] = min(size, smallest.get(event.host, size))
     return smallest
@@ -259,6 +259,6 @@ def _odd(sizes: dict[str, int]) -> str:
 
 
 def _died(logs: Logs) -> bool:
-    return bool(said(logs, "ib-completion")) or any(
+    return bool(events_of(logs, "ib-completion")) or any(
         process.began > process.completed for process in logs.processes
     )

@@ -7,7 +7,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin, seen, you
-from ncclcheck.reports.subjects.logs.logged import by_host, cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import by_host, cause, events_of, log_rule
 from ncclcheck.reports.subjects.logs.network import (
     AUTOMATIC_GID,
     card_gone,
@@ -61,7 +61,7 @@ def gid_exists(logs: Logs) -> Iterator[Finding]:
     """
     refused = [event for event in _modified(logs) if _failed_with(event, ("22", "19", "61"), _NO_ADDRESS)]
     events = [event for event in refused if not card_gone(logs, event)]  # else LOG187
-    for own in by_host([*events, *said(logs, "ib-gid-missing")]).values():
+    for own in by_host([*events, *events_of(logs, "ib-gid-missing")]).values():
         on = own[0].fields.get("device") or "a card"
         index = own[0].fields.get("index") or setting(logs, "NCCL_IB_GID_INDEX", own[0])
         if link(logs, own[0]) == "IB":
@@ -203,7 +203,7 @@ def _addresses(event: LogEvent) -> list[Evidence]:
 
 def _modified(logs: Logs) -> list[LogEvent]:
     """Connections that failed, but for those of a plugin that was meant to be off."""
-    return [event for event in said(logs, "ib-modify-qp") if not meant_off(logs, event)]
+    return [event for event in events_of(logs, "ib-modify-qp") if not meant_off(logs, event)]
 
 
 def _failed_with(event: LogEvent, numbers: tuple[str, ...], texts: tuple[str, ...]) -> bool:
@@ -234,7 +234,7 @@ def gid_table(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#1573; NCCL user guide, NCCL_IB_GID_INDEX.
     """
-    if events := said(logs, "ib-gid-unreadable"):
+    if events := events_of(logs, "ib-gid-unreadable"):
         yield cause(
             events,
             "NCCL cannot read an entry of the card's GID table in this container, and gives up",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, seen, you
-from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, process_of, said
+from ncclcheck.reports.subjects.logs.logged import by_host, cause, events_of, lines, log_rule, process_of
 from ncclcheck.reports.subjects.logs.network import over_sockets
 from ncclcheck.reports.subjects.logs.reported import processes_by_host, version, version_seen, within_a_host
 from ncclcheck.reports.text.words.fold import fold_names
@@ -43,7 +43,8 @@ def memory_pinned(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl-tests#206, NVIDIA/nccl#1191; NCCL user guide, Troubleshooting, Networking; getrlimit(2).
     """
-    events = [event for event in said(logs, "ib-memory") if event.fields.get("error", "Cannot allocate memory")
+    memory = events_of(logs, "ib-memory")
+    events = [event for event in memory if event.fields.get("error", "Cannot allocate memory")
               .startswith("Cannot allocate memory")]  # fmt: skip
     registered = any(event.fields["call"].startswith("ibv_reg") for event in events)
     ranks = max((process.nranks or 0 for process in logs.processes), default=0)
@@ -108,7 +109,7 @@ def gpudirect(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl#1343, NVIDIA/nccl#897, NVIDIA/nccl#1676; NCCL user guide, Troubleshooting, GPU Direct RDMA.
     """
     if refused := [
-        event for event in said(logs, "ib-memory") if event.fields.get("error", "").startswith("Bad address")
+        event for event in events_of(logs, "ib-memory") if event.fields.get("error", "").startswith("Bad address")
     ]:
         of_host = [event for event in refused if _copies(logs, event)]
         if of_host:
@@ -117,8 +118,10 @@ def gpudirect(logs: Logs) -> Iterator[Finding]:
             yield _refused(logs, rest)
     by_name = processes_by_host(logs)
     without = {host: processes for host, processes in by_name.items() if _without(processes)}
-    disabled = [event for event in said(logs, "ib-gdr-disabled") if event.host in without or not logs.processes]
-    if disabled and not within_a_host(logs) and not said(logs, "gpu-geforce"):
+    disabled = [
+        event for event in events_of(logs, "ib-gdr-disabled") if event.host in without or not logs.processes
+    ]
+    if disabled and not within_a_host(logs) and not events_of(logs, "gpu-geforce"):
         having = [host for host, processes in by_name.items() if _direct(processes)]
         yield _disabled(logs, disabled, [*without], having)
     elif odd := _odd_ones(logs):
@@ -152,7 +155,7 @@ def _disabled(logs: Logs, events: list[LogEvent], without: list[str], having: li
         owner="node",
         fix=fix,
         state=State.WARN,
-        more=[*lines(said(logs, "no-peermem-banner"))[:1], *version_seen(logs, events[0])],
+        more=[*lines(events_of(logs, "no-peermem-banner"))[:1], *version_seen(logs, events[0])],
     )
 
 
@@ -169,7 +172,9 @@ def _odd_ones(logs: Logs) -> list[LogProcess]:
     return (
         plain
         if having
-        else [process for process in plain if process.nvls or process.host in by_host(said(logs, "nvlink-seen"))]
+        else [
+            process for process in plain if process.nvls or process.host in by_host(events_of(logs, "nvlink-seen"))
+        ]
     )
 
 
@@ -193,7 +198,7 @@ def _odd(logs: Logs, odd: list[LogProcess]) -> Finding:
 def _about(logs: Logs, odd: list[LogProcess]) -> list[LogEvent]:
     return [
         event
-        for event in said(logs, "ib-gdr-disabled", "gdr-far", "no-peermem-banner")
+        for event in events_of(logs, "ib-gdr-disabled", "gdr-far", "no-peermem-banner")
         if process_of(logs, event) in odd
     ]
 

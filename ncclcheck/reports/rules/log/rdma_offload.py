@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.judgement.findings import Finding, State, admin, you
-from ncclcheck.reports.subjects.logs.logged import at_host, by_known_host, cause, in_order, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import at_host, by_known_host, cause, events_of, in_order, log_rule
 from ncclcheck.reports.subjects.logs.reported import settings_seen, version_seen
 
 
@@ -38,7 +38,7 @@ def efa_peers_are_reached(logs: Logs) -> Iterator[Finding]:
     aws/aws-ofi-nccl#663, awslabs/awsome-distributed-ai#546, gardener/gardener-extension-provider-aws#1832; Amazon
     EC2 user guide, Get started with EFA (security group).
     """
-    for host, events in [*by_known_host(said(logs, "ofi-address")).items()][:1]:
+    for host, events in [*by_known_host(events_of(logs, "ofi-address")).items()][:1]:
         yield cause(
             events,
             "the EFA address of a peer cannot be reached: the security group, or another availability zone",
@@ -82,7 +82,7 @@ def sharp_is_used(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA SHARP documentation, Aggregation Manager; NCCL user guide, NCCL_COLLNET_ENABLE.
     """
-    if events := in_order(said(logs, "sharp-refused")):
+    if events := in_order(events_of(logs, "sharp-refused")):
         none = any("Aggregation Manager" in event.text for event in events)
         blame = (
             "no aggregation manager (sharp_am) answers" if none else "its aggregation manager gave the job nothing"

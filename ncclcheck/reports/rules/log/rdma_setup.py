@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.judgement.findings import Finding, State, admin, you
 from ncclcheck.reports.subjects.logs.ending import died
-from ncclcheck.reports.subjects.logs.logged import cause, lines, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, lines, log_rule
 from ncclcheck.reports.subjects.logs.network import ignores_disable, over_sockets
 from ncclcheck.reports.subjects.logs.reported import (
     finished_start,
@@ -49,8 +49,8 @@ def plugin_obeys(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl-tests#227, NVIDIA/nccl#676; NCCL user guide, NCCL_IB_DISABLE, NCCL_NET_PLUGIN.
     """
-    events = [event for event in said(logs, "ib-plugin") if "network" in event.fields]
-    broken = said(logs, "ib-modify-qp", "ib-completion", "ib-open-device", "ib-memory")
+    events = [event for event in events_of(logs, "ib-plugin") if "network" in event.fields]
+    broken = events_of(logs, "ib-modify-qp", "ib-completion", "ib-open-device", "ib-memory")
     ours = [process for process in logs.processes if ignores_disable(process)]
     all_evidence = settings_seen(logs, "NCCL_IB_DISABLE")
     if (
@@ -100,7 +100,7 @@ def no_prefix(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_IB_HCA.
     """
-    events = [event for event in said(logs, "nic-setting") if event.fields["name"] == "NCCL_IB_HCA"]
+    events = [event for event in events_of(logs, "nic-setting") if event.fields["name"] == "NCCL_IB_HCA"]
     value = setting(logs, "NCCL_IB_HCA") or ""
     if not events or value[:1] in ("=", "^"):
         return
@@ -122,7 +122,7 @@ def no_prefix(logs: Logs) -> Iterator[Finding]:
             fix=[you("Ask for exactly these names, and confirm by the `NET/IB : Using` line.",
                      f"export NCCL_IB_HCA=={','.join(sorted(asked))}")],
             state=State.WARN,
-            more=lines(said(logs, "ib-devices"))[:1],
+            more=lines(events_of(logs, "ib-devices"))[:1],
         )  # fmt: skip
 
 
@@ -146,21 +146,21 @@ def one_kind(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_IB_HCA; NCCL user guide, Troubleshooting, Networking.
     """
-    events = said(logs, "ib-link-mix")
+    events = events_of(logs, "ib-link-mix")
     apart = _apart(logs)
     if not events and not apart:
         return
     cards = {card: kind for process in logs.processes for card, kind in process.devices.items()}
     wanted = [card.partition(":")[0] for card, kind in cards.items() if kind == "IB"]
     yield cause(
-        events or said(logs, "ib-devices"),
+        events or events_of(logs, "ib-devices"),
         apart or "an InfiniBand card was to talk to a RoCE card",
         why="They are two networks, and NCCL pairs cards by their order in its lists.",
         owner="job",
         fix=[you("Confirm by the lists of all hosts, and name the cards for data only.",
                  "ibv_devinfo | grep -E 'hca_id|link_layer'",
                  f"export NCCL_IB_HCA=={','.join(dict.fromkeys(wanted)) or 'mlx5_0,mlx5_1'}")],
-        more=[*(lines(said(logs, "ib-devices"))[:2] if events else []), *settings_seen(logs, "NCCL_IB_HCA")],
+        more=[*(lines(events_of(logs, "ib-devices"))[:2] if events else []), *settings_seen(logs, "NCCL_IB_HCA")],
     )  # fmt: skip
 
 
@@ -203,10 +203,12 @@ def provider_found(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#229; aws-ofi-nccl README.
     """
-    events = said(logs, "ofi-no-provider")
+    events = events_of(logs, "ofi-no-provider")
     if events and not within_a_host(logs):
         sockets = any(over_sockets(process) for process in logs.processes)
-        stopped = said(logs, "net-not-found") or any(starting(process) for process in logs.processes) or died(logs)
+        stopped = (
+            events_of(logs, "net-not-found") or any(starting(process) for process in logs.processes) or died(logs)
+        )
         where = (
             f"{events[0].host}: "
             if len(processes_by_host(logs)) > 1 and len({event.host for event in events}) == 1
@@ -254,10 +256,10 @@ def plugin_works(logs: Logs) -> Iterator[Finding]:
     ## Source
     aws-ofi-nccl README; AWS documentation, Get started with EFA and NCCL; aws/aws-ofi-nccl#161.
     """
-    events = [event for event in said(logs, "ofi-failed") if event.level in ("WARN", "ERROR")]
-    if not events or said(logs, *_OFI_KNOWN) or (finished_start(logs) and not died(logs)):
+    events = [event for event in events_of(logs, "ofi-failed") if event.level in ("WARN", "ERROR")]
+    if not events or events_of(logs, *_OFI_KNOWN) or (finished_start(logs) and not died(logs)):
         return
-    absent = said(logs, "efa-not-offered")
+    absent = events_of(logs, "efa-not-offered")
     text = events[0].text.partition("NET/OFI ")[2].strip() or events[0].text
     group = admin("Let the security group allow all traffic within itself, in both directions.")
     sent = "completed with error" in text and not absent  # the device is there: what it sends does not arrive

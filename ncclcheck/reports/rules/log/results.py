@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, admin, you
 from ncclcheck.reports.rules.log.ways import wrong_over_pcie
-from ncclcheck.reports.subjects.logs.logged import cause, in_order, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, in_order, log_rule
 
 
 @log_rule("LOG179", "nccl-tests gets correct results")
@@ -39,7 +39,7 @@ def values_are_right(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl-tests README (Data check) and src/common.cu; NVIDIA/nccl-tests#117, NVIDIA/nccl#257.
     """
-    events = in_order(said(logs, "tests-wrong-data"))
+    events = in_order(events_of(logs, "tests-wrong-data"))
     if not events or wrong_over_pcie(logs):
         return
     first = next((event for event in events if "size" in event.fields), events[0])

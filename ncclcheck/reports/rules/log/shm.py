@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, you
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, log_rule
 from ncclcheck.reports.subjects.logs.logged_node import (
     NO_MEMORY,
     cuda_errors,
@@ -78,9 +78,9 @@ def room(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl#342, NVIDIA/nccl#290, pytorch/torchtitan#853, pytorch/ci-infra#490; NCCL user guide,
     Troubleshooting, Shared memory; tmpfs(5).
     """
-    if frames := said(logs, "shm-frame") if said(logs, "bus-error") else []:
+    if frames := events_of(logs, "shm-frame") if events_of(logs, "bus-error") else []:
         yield cause(
-            [*said(logs, "bus-error"), *frames],
+            [*events_of(logs, "bus-error"), *frames],
             f"/dev/shm is full: a bus error (SIGBUS) in {_function(frames[0])} of NCCL",
             why="The file was made, and there was no memory for it when NCCL wrote there.",
             owner="node",
@@ -148,7 +148,7 @@ def allowed(logs: Logs) -> Iterator[Finding]:
         yield cause(events, what, why=why, owner="node", fix=fix, at=where)
 
 
-def _limited(where: Where, events: list[LogEvent], limit: _Limit) -> Finding:
+def _limited(where: Where, events: list[LogEvent], limit: _FileLimit) -> Finding:
     return cause(
         events,
         limit.what.format(on(where)),
@@ -164,7 +164,7 @@ def _limited(where: Where, events: list[LogEvent], limit: _Limit) -> Finding:
     )  # fmt: skip
 
 
-class _Limit(NamedTuple):
+class _FileLimit(NamedTuple):
     """A limit of the process that shows as an error of its files. what: with where; letter: of ulimit."""
 
     what: str
@@ -175,7 +175,7 @@ class _Limit(NamedTuple):
 
 
 _LIMITS = {
-    "File too large": _Limit(
+    "File too large": _FileLimit(
         "a limit on the size of files (ulimit -f) keeps NCCL from making its files in /dev/shm{}",
         "NCCL's files of shared memory have 9 MB and more, and count as files of the process: EFBIG.",
         "f",
@@ -185,7 +185,7 @@ _LIMITS = {
             "systemctl show slurmd docker -p LimitFSIZE",
         ),
     ),
-    "Too many open files": _Limit(
+    "Too many open files": _FileLimit(
         "the limit of open files (ulimit -n) is reached{}: a file in /dev/shm could not be opened",
         "Each connection and each piece of shared memory takes a file descriptor of the process (EMFILE).",
         "n",
@@ -229,8 +229,8 @@ def stays(logs: Logs) -> Iterator[Finding]:
         ),
         you("With containers: one /dev/shm for all ranks of the node.", "docker run --ipc=host ..."),
     ]
-    unlinked = said(logs, "shm-unlink")
-    missing = [event for event in said(logs, "shm-segment") if _is_missing(event)]
+    unlinked = events_of(logs, "shm-unlink")
+    missing = [event for event in events_of(logs, "shm-segment") if _is_missing(event)]
     if any(_full(event) for event in shm_refused(logs)):
         missing = []
     began = [process for process in logs.processes if starting(process)]
@@ -289,9 +289,9 @@ def host_memory(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#2190, NVIDIA/nccl#2059, pytorch/pytorch#152302; NCCL user guide, Troubleshooting, Shared memory.
     """
-    broken = [event for event in said(logs, "shm-segment") if _damaged(event)]
+    broken = [event for event in events_of(logs, "shm-segment") if _damaged(event)]
     broken += host_memory_failures(logs)
-    back = said(logs, "cumem-host-fallback")
+    back = events_of(logs, "cumem-host-fallback")
     all_evidence = settings_seen(logs, "NCCL_CUMEM_HOST_ENABLE")
     for where, events in hosts(broken):
         yield cause(
@@ -324,7 +324,7 @@ def host_memory_failures(logs: Logs) -> list[LogEvent]:
     events = cuda_errors(
         logs, "out of memory", "invalid device ordinal", "invalid argument", by=("nccl-cuda-failure",)
     )
-    passed = said(logs, "shm-passed-on")
+    passed = events_of(logs, "shm-passed-on")
     return [event for event in events if _of_host_memory(logs, event, passed)]
 
 

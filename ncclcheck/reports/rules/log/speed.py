@@ -7,7 +7,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, note, seen, you
-from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import by_host, cause, events_of, lines, log_rule
 from ncclcheck.reports.subjects.logs.reported import processes_by_host
 from ncclcheck.reports.text.words.fold import fold_names
 
@@ -56,7 +56,7 @@ def direct(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl#2079, NVIDIA/nccl#631, NVIDIA/nccl#324; NCCL user guide, Troubleshooting, GPU-to-GPU communication.
     """
     direct_hosts = [host for host, members in processes_by_host(logs).items() if _kinds(members, "P2P")]
-    topology = by_host(said(logs, "nvlink-seen", "p2p-missing"))
+    topology = by_host(events_of(logs, "nvlink-seen", "p2p-missing"))
     for host, processes in processes_by_host(logs).items():
         detour = _kinds(processes, "SHM") or (_kinds(processes, "NET") if _alone(processes) else [])
         if (
@@ -146,7 +146,7 @@ def nothing_left_on(logs: Logs) -> Iterator[Finding]:
     )
     events = [
         event
-        for event in said(logs, "debug-setting")
+        for event in events_of(logs, "debug-setting")
         if _harmful(event.fields["name"], event.fields["value"], profiled)
     ]
     settings = {event.fields["name"]: event.fields["value"] for event in events}
@@ -204,9 +204,9 @@ def not_traced(logs: Logs) -> Iterator[Finding]:
     """
     full = [file for file in logs.files
             if file.records >= _FEW_RECORDS and file.operations > _MOST_OPERATIONS * file.records]  # fmt: skip
-    calls = [event for event in said(logs, "call-trace") if event.level in ("CALL", "TRACE")]
+    calls = [event for event in events_of(logs, "call-trace") if event.level in ("CALL", "TRACE")]
     traced = bool(calls) or any(file.operations >= _SEEN for file in logs.files)
-    settings = [event for event in said(logs, "trace-setting") if traced or "level" in event.fields]
+    settings = [event for event in events_of(logs, "trace-setting") if traced or "level" in event.fields]
     events = [*settings, *calls]
     if not events and not full:
         return

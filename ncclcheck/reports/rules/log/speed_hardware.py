@@ -7,7 +7,7 @@ from shlex import quote
 
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, you
-from ncclcheck.reports.subjects.logs.logged import by_host, cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import by_host, cause, events_of, log_rule
 from ncclcheck.reports.subjects.logs.network import values_of
 
 _NAMED = ("upper", "lower", "named", "behind", "worst", "last")
@@ -40,7 +40,7 @@ def wide_links(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_DEBUG_SUBSYS; lspci(8), nvidia-smi(1).
     """
-    for host, own in by_host(said(logs, "pcie-gpu", "pcie-narrow")).items():
+    for host, own in by_host(events_of(logs, "pcie-gpu", "pcie-narrow")).items():
         links = [event for event in own if event.sign == "pcie-gpu"]
         best = max((float(link.fields["speed"]) for link in links), default=0.0)
         slow = [link for link in links if float(link.fields["speed"]) <= max(_LOW, best / 2)]
@@ -87,7 +87,7 @@ def links_up(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_DEBUG_SUBSYS; nvidia-smi(1).
     """
-    for host, events in by_host(said(logs, "nvlink-seen", "nvlink-inactive")).items():
+    for host, events in by_host(events_of(logs, "nvlink-seen", "nvlink-inactive")).items():
         speeds = {float(event.fields["speed"]): event for event in events if event.fields.get("to") == "NVS"}
         down = [event for event in events if event.sign == "nvlink-inactive"]
         if not down and len(speeds) < 2:
@@ -130,7 +130,7 @@ def none_slow(logs: Logs) -> Iterator[Finding]:
     ## Source
     nvidia-smi(1).
     """
-    if events := said(logs, "slow-rank-said", "throttled"):
+    if events := events_of(logs, "slow-rank-said", "throttled"):
         ranks = [rank for field in _NAMED for rank in values_of(events, field)]
         hosts = {process.rank: process.host for process in logs.processes}
         first = int(ranks[0]) if ranks else events[0].rank

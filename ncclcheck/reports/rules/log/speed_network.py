@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, note, seen, you
-from ncclcheck.reports.subjects.logs.logged import by_host, cause, lines, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import by_host, cause, events_of, lines, log_rule
 from ncclcheck.reports.subjects.logs.network import link, over_sockets, over_verbs
 from ncclcheck.reports.subjects.logs.reported import processes_by_host, settings_seen, several_hosts, within_a_host
 from ncclcheck.reports.text.words.fold import fold_names
@@ -39,12 +39,12 @@ def streams(logs: Logs) -> Iterator[Finding]:
     """
     events = [
         event
-        for event in said(logs, "socket-streams")
+        for event in events_of(logs, "socket-streams")
         if (event.fields["threads"], event.fields["sockets"]) == ("1", "1")
     ]
     if not events or not several_hosts(logs) or not any(over_sockets(process) for process in logs.processes):
         return
-    speeds = [event for event in said(logs, "net-speed") if float(event.fields["speed"]) >= _FAST]
+    speeds = [event for event in events_of(logs, "net-speed") if float(event.fields["speed"]) >= _FAST]
     limited = [process for process in logs.processes if process.settings.get("NCCL_SOCKET_NTHREADS") == "1"]
     fix = [you("Confirm by one stream against eight, then try more, and measure.", "iperf3 -c OTHER_HOST -P 1",
                "iperf3 -c OTHER_HOST -P 8", "export NCCL_SOCKET_NTHREADS=4 NCCL_NSOCKS_PERTHREAD=4")]  # fmt: skip
@@ -101,8 +101,8 @@ def near(logs: Logs) -> Iterator[Finding]:
         return
     plain = not any("GDRDMA" in kind for process in logs.processes for kind in process.vias)
     able = any(able for process in logs.processes for able in process.direct.values())
-    far = [event for event in said(logs, "graph-far") if event.fields["path"] == "SYS" or plain]
-    refused = said(logs, "gdr-far") if plain and able else []
+    far = [event for event in events_of(logs, "graph-far") if event.fields["path"] == "SYS" or plain]
+    refused = events_of(logs, "gdr-far") if plain and able else []
     if events := [*far[:1], *refused[:2]]:
         yield cause(
             events,
@@ -139,7 +139,7 @@ def large_packets(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/dgx-spark-playbooks#103; ping(8).
     """
-    events = said(logs, "ib-path-mtu")
+    events = events_of(logs, "ib-path-mtu")
     if (
         events
         and {event.fields["mtu"] for event in events} <= {"1", "2", _SMALL_MTU}
@@ -183,7 +183,7 @@ def all_cards(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, NCCL_IB_HCA, NCCL_TOPO_FILE; NCCL user guide, Troubleshooting, Networking.
     """
-    listed = by_host(said(logs, "ib-devices"))
+    listed = by_host(events_of(logs, "ib-devices"))
     for host, processes in processes_by_host(logs).items():
         cards = max((process.devices for process in processes), key=len)
         used = {number for process in processes for number in process.rails if over_verbs(process)}

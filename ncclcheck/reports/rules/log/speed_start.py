@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, seen, you
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, log_rule
 
 _SLOW = 60.0  # seconds
 _PART = re.compile(r"(\w+) (\d{1,6}\.\d{1,4})")
@@ -37,7 +37,7 @@ def quick_start(logs: Logs) -> Iterator[Finding]:
     NCCL user guide, NCCL_DEBUG; PyTorch documentation, ProcessGroupNCCL environment variables; CUDA programming
     guide, lazy loading.
     """
-    slow = [event for event in said(logs, "init-timings") if float(event.fields["total"]) > _SLOW]
+    slow = [event for event in events_of(logs, "init-timings") if float(event.fields["total"]) > _SLOW]
     if not slow:
         return
     worst = max(slow, key=lambda event: float(event.fields["total"]))
@@ -65,7 +65,7 @@ def _parts(event: LogEvent) -> dict[str, float]:
 
 def _last(logs: Logs, worst: LogEvent) -> LogEvent | None:
     """Of the same communicator the rank that waited least, where it waited less than half as long."""
-    same = [event for event in said(logs, "init-timings") if event.fields["nranks"] == worst.fields["nranks"]]
+    same = [event for event in events_of(logs, "init-timings") if event.fields["nranks"] == worst.fields["nranks"]]
     least = min(same, key=lambda event: _parts(event).get("bootstrap", 0.0))
     waited, longest = _parts(least).get("bootstrap", 0.0), _parts(worst).get("bootstrap", 0.0)
     return least if len(same) > 1 and waited < longest / 2 else None

@@ -8,7 +8,7 @@ from shlex import quote
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, Owner, Remedy, State, admin, you
-from ncclcheck.reports.subjects.logs.logged import at_teller, cause, in_order, log_rule, own_exceptions, said
+from ncclcheck.reports.subjects.logs.logged import at_teller, cause, events_of, in_order, log_rule, own_exceptions
 
 _REASONS = {
     "5": "an input/output error",
@@ -57,10 +57,10 @@ def system_works(logs: Logs) -> Iterator[Finding]:
     """
     excepted = {(own_exception.file, own_exception.line) for own_exception in own_exceptions(logs)}
     for sign, tell in _KINDS.items():
-        events = [event for event in in_order(said(logs, sign)) if (event.file, event.line) not in excepted]
+        events = [event for event in in_order(events_of(logs, sign)) if (event.file, event.line) not in excepted]
         if events:
             what, why, owner, fix = tell(events[0])
-            quoted = "errno" in events[0].fields and not said(logs, "hydra-failed")
+            quoted = "errno" in events[0].fields and not events_of(logs, "hydra-failed")
             yield cause(
                 events, what, why=why, owner=owner, at=at_teller(logs, events), fix=fix,
                 state=State.WARN if quoted else State.FAIL,

@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, admin, you
 from ncclcheck.reports.rules.log.nccl_words import OWN_CHECKS, meaning
 from ncclcheck.reports.subjects.logs.ending import came_through, died
-from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, process_of, said
+from ncclcheck.reports.subjects.logs.logged import at_teller, cause, events_of, log_rule, process_of
 from ncclcheck.reports.subjects.logs.reported import version_seen
 
 _TOPOLOGY, _GRAPH = "NCCL_TOPO_FILE", "NCCL_GRAPH_FILE"
@@ -44,14 +44,14 @@ def topology_files(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl src/graph/xml.cc and search.cc; NVIDIA/nccl#1240, NVIDIA/nccl#1008, Azure/azhpc-images#327.
     """
-    damaged, other = said(logs, "xml-malformed"), said(logs, "xml-other-machine")
+    damaged, other = events_of(logs, "xml-malformed"), events_of(logs, "xml-other-machine")
     if events := damaged or other:
         yield _refused(logs, events, bool(damaged))
     elif events := found_wrong(logs):
         yield _unfit(logs, events)
     elif set_ := _graph_of_a_dead_job(logs):
         yield cause(
-            [*set_[:1], *said(logs, "nccl-result")[:1]],
+            [*set_[:1], *events_of(logs, "nccl-result")[:1]],
             f"{_GRAPH} is set ({set_[0].fields['path']}), and NCCL's start failed: the graph may not fit this job",
             why="A graph file names the GPUs and cards of one machine size; on another NCCL's start fails.",
             owner="site",
@@ -85,10 +85,10 @@ def _refused(logs: Logs, events: list[LogEvent], damaged: bool) -> Finding:
 
 def found_wrong(logs: Logs) -> list[LogEvent]:
     """Checks of NCCL's own picture of the machine that failed, where such a file is set."""
-    if not any(event.fields["name"] in (_TOPOLOGY, _GRAPH) for event in said(logs, "xml-setting")):
+    if not any(event.fields["name"] in (_TOPOLOGY, _GRAPH) for event in events_of(logs, "xml-setting")):
         return []
     warned = (
-        event for event in said(logs, "nccl-warning") if event.fields.get("place", "").startswith(_OF_GRAPHS)
+        event for event in events_of(logs, "nccl-warning") if event.fields.get("place", "").startswith(_OF_GRAPHS)
     )
     return [event for event in warned if meaning(event, OWN_CHECKS) and not came_through(logs, event)]
 
@@ -111,7 +111,7 @@ def _file(logs: Logs, event: LogEvent) -> tuple[str, str]:
     """Which variable named the file, and its path where that is told."""
     own = process_of(logs, event)
     settings = own.settings if own else {}
-    paths = {event.fields["name"]: event.fields["path"] for event in said(logs, "xml-setting")}
+    paths = {event.fields["name"]: event.fields["path"] for event in events_of(logs, "xml-setting")}
     known = {**paths, **{key: value for key, value in settings.items() if key in (_TOPOLOGY, _GRAPH)}}
     of_graph = "Channel" in event.text or "graph" in event.text.lower().partition("nccl warn")[2]
     name = _GRAPH if of_graph or (_GRAPH in known and _TOPOLOGY not in known) else _TOPOLOGY
@@ -120,8 +120,8 @@ def _file(logs: Logs, event: LogEvent) -> tuple[str, str]:
 
 def _graph_of_a_dead_job(logs: Logs) -> list[LogEvent]:
     """A graph that is set, in a log that tells of NCCL's error and of nothing better."""
-    set_ = [event for event in said(logs, "xml-setting") if event.fields["name"] == _GRAPH]
-    failed = said(logs, "nccl-result") or died(logs)
+    set_ = [event for event in events_of(logs, "xml-setting") if event.fields["name"] == _GRAPH]
+    failed = events_of(logs, "nccl-result") or died(logs)
     warned = any(event.level == "WARN" for event in logs.events)
     return set_ if set_ and failed and not warned else []
 
@@ -158,10 +158,10 @@ def nccl_is_new_enough(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl-tests#5; NVIDIA NCCL release notes; NVIDIA/nccl src/graph/paths.cc.
     """
-    old, lost = said(logs, "nccl-one"), said(logs, "paths-not-found")
-    if old and (said(logs, "nccl-result", "tests-failure") or any("WARN" in event.text for event in old)):
+    old, lost = events_of(logs, "nccl-one"), events_of(logs, "paths-not-found")
+    if old and (events_of(logs, "nccl-result", "tests-failure") or any("WARN" in event.text for event in old)):
         yield cause(
-            [*old, *said(logs, "nccl-result")],
+            [*old, *events_of(logs, "nccl-result")],
             "NCCL 1 is used: it serves one node, and no GPU or driver that came after it",
             why="It was discontinued in 2016 and replaced by NCCL 2.",
             owner="job",

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts.log.fields import LogFields, first_named
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs import hangs
 from ncclcheck.reports.subjects.logs.ending import Ending, died, goes_on_after
-from ncclcheck.reports.subjects.logs.logged import by_host, cause, in_order, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import by_host, cause, events_of, in_order, log_rule
 from ncclcheck.reports.text.words.fold import fold_numbers, fold_ranks
 
 
@@ -36,7 +36,7 @@ def same_model(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, DistributedDataParallel (Constructor); torch/csrc/distributed/c10d/reducer.cpp.
     """
-    if events := in_order(said(logs, "models-differ")):
+    if events := in_order(events_of(logs, "models-differ")):
         yield cause(
             events,
             f"ranks have built different models: {events[0].text[:160]}",
@@ -45,7 +45,7 @@ def same_model(logs: Logs) -> Iterator[Finding]:
             fix=[you("Confirm: print the number of parameters on each rank."),
                  you("Build the model from the same configuration and data on all ranks.")],
         )  # fmt: skip
-    if odd := in_order(said(logs, "optimizer-states-differ")):
+    if odd := in_order(events_of(logs, "optimizer-states-differ")):
         fields = odd[0].fields
         yield cause(
             odd,
@@ -81,8 +81,8 @@ def callbacks_decide_alike(logs: Logs) -> Iterator[Finding]:
     ## Source
     Lightning-AI/pytorch-lightning#19045.
     """
-    frames = said(logs, "monitor-frame")
-    waited = said(logs, "watchdog-timeout", "gloo-timeout", "monitored-barrier")
+    frames = events_of(logs, "monitor-frame")
+    waited = events_of(logs, "watchdog-timeout", "gloo-timeout", "monitored-barrier")
     if frames and waited:
         yield cause(
             [*frames[:1], *waited[:2]],
@@ -119,7 +119,7 @@ def group_knows_its_gpu(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, init_process_group (device_id); deepspeedai/DeepSpeed#7266,
     FoundationVision/Infinity#76.
     """
-    if events := in_order(said(logs, "barrier-without-device")):
+    if events := in_order(events_of(logs, "barrier-without-device")):
         proof = Ending(logs).proof  # steps may go to stdout, and the warning to stderr's file
         survived = bool(proof) and not died(logs)
         right = survived and all(proof.get(event.file, event.line + 1) > event.line for event in events)
@@ -156,8 +156,8 @@ def every_parameter_gets_a_gradient(logs: Logs) -> Iterator[Finding]:
     ## Source
     pytorch/pytorch#68862, open-mmlab/mmdetection#4742; PyTorch documentation, DistributedDataParallel.
     """
-    named = said(logs, "parameter-indices")
-    if events := in_order(said(logs, "parameters-without-gradient")) or named[:1]:
+    named = events_of(logs, "parameter-indices")
+    if events := in_order(events_of(logs, "parameters-without-gradient")) or named[:1]:
         indices = next((event.fields["indices"].strip() for event in named if "indices" in event.fields), "")
         names = next((event.fields["named"].split(", ") for event in named if "named" in event.fields), [])
         which = f": numbers {indices}" if indices else f": {', '.join(names[:2])}" if names else ""
@@ -196,7 +196,7 @@ def watchdog_is_not_stopped(logs: Logs) -> Iterator[Finding]:
     ## Source
     torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp (heartbeat monitor).
     """
-    if events := in_order(said(logs, "watchdog-stuck")):
+    if events := in_order(events_of(logs, "watchdog-stuck")):
         yield cause(
             events,
             f"the watchdog itself stood still for {events[0].fields['seconds']} s: a call of CUDA or Python's "
@@ -231,11 +231,11 @@ def kernels_keep_to_their_memory(logs: Logs) -> Iterator[Finding]:
     CUDA documentation, Error Codes (cudaErrorAssert, cudaErrorIllegalAddress); PyTorch documentation, CUDA
     semantics (asynchronous execution).
     """
-    asserted = (event for event in said(logs, "kernel-named") if "assertion" in event.fields)
-    failures = in_order(said(logs, "device-assert")) or in_order(asserted)
+    asserted = (event for event in events_of(logs, "kernel-named") if "assertion" in event.fields)
+    failures = in_order(events_of(logs, "device-assert")) or in_order(asserted)
     for events in [*by_host(failures).values()][:1]:
         yield cause(
-            [*events[:2], *[event for event in said(logs, "kernel-named")[:1] if event not in events]],
+            [*events[:2], *[event for event in events_of(logs, "kernel-named")[:1] if event not in events]],
             _kernel(logs, events[0]),
             why="CUDA reports it at the next call; NCCL and the other ranks only follow.",
             owner="job",
@@ -266,7 +266,9 @@ def _seen_by(event: LogEvent) -> str:
 
 def _named(logs: Logs, event: LogEvent) -> LogFields:
     named = (
-        kernel for kernel in said(logs, "kernel-named") if event.rank is None or kernel.rank in (None, event.rank)
+        kernel
+        for kernel in events_of(logs, "kernel-named")
+        if event.rank is None or kernel.rank in (None, event.rank)
     )
     return next((event.fields for event in named), LogFields())
 
@@ -317,8 +319,8 @@ def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, Automatic Mixed Precision (GradScaler); torch.distributed.
     """
-    bad = in_order(said(logs, "nan-loss"))
-    if (stopped := [event for event in bad if _STOPS.search(event.text)]) and said(logs, *_LEFT):
+    bad = in_order(events_of(logs, "nan-loss"))
+    if (stopped := [event for event in bad if _STOPS.search(event.text)]) and events_of(logs, *_LEFT):
         yield cause(
             stopped,
             f"the loss was {stopped[0].fields['value']}, and the program ended itself",
@@ -327,7 +329,7 @@ def no_step_is_left_out_alone(logs: Logs) -> Iterator[Finding]:
             fix=[_FIRST_NOT_FINITE, _LESS],
         )
         return
-    waited = in_order(said(logs, "watchdog-timeout"))
+    waited = in_order(events_of(logs, "watchdog-timeout"))
     last = max(bad, key=lambda event: event.order, default=None)
     if last is None or goes_on_after(logs, last.file, last.line):
         return
@@ -361,7 +363,7 @@ def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.distributed.monitored_barrier.
     """
-    if events := in_order(said(logs, "monitored-barrier")):
+    if events := in_order(events_of(logs, "monitored-barrier")):
         ranks = [int(part) for part in events[0].fields["missing"].replace(",", " ").split()][:64]
         host = next((process.host for process in logs.processes if process.rank == ranks[0]), None)
         yield cause(
@@ -373,7 +375,7 @@ def every_rank_passes_the_barrier(logs: Logs) -> Iterator[Finding]:
             more=[seen("missing", fold_numbers(ranks))],
             fix=[you("Confirm: see where these ranks are, and whether they live.", "py-spy dump --pid PID")],
         )
-    elif waited := in_order(said(logs, "awaited-in-barrier")):
+    elif waited := in_order(events_of(logs, "awaited-in-barrier")):
         yield cause(
             waited,
             f"{fold_ranks(event.rank for event in waited if event.rank is not None)} came to a monitored barrier "

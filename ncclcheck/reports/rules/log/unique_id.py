@@ -9,7 +9,15 @@ from ncclcheck.reports.judgement.findings import Finding, Where, fail, seen, you
 from ncclcheck.reports.rules.log.bootstrap import alone, unwritten
 from ncclcheck.reports.rules.log.bootstrap_agree import SHARED
 from ncclcheck.reports.subjects.logs.dialled_addresses import names
-from ncclcheck.reports.subjects.logs.logged import at_host, by_known_host, cause, lines, log_rule, process_of, said
+from ncclcheck.reports.subjects.logs.logged import (
+    at_host,
+    by_known_host,
+    cause,
+    events_of,
+    lines,
+    log_rule,
+    process_of,
+)
 from ncclcheck.reports.subjects.logs.reported import one_version, set_apart
 from ncclcheck.reports.subjects.logs.start.communicators import apart, begun, begun_again, numbered
 from ncclcheck.reports.text.words.fold import fold_ranks
@@ -67,7 +75,7 @@ def shared_id(logs: Logs) -> Iterator[Finding]:
 
 def _differ(logs: Logs, first: list[LogMember]) -> Finding:
     set_to = _comm_ids(logs)
-    nobody = [event for event in said(logs, "socket-family") if event.fields.get("family") == "0"]
+    nobody = [event for event in events_of(logs, "socket-family") if event.fields.get("family") == "0"]
     few = [member for member in first if member.rank][:1] or first
     at = Where(node=few[0].host, rank=few[0].rank)
     fix = [
@@ -96,7 +104,7 @@ def _differ(logs: Logs, first: list[LogMember]) -> Finding:
             f"{names(event.host for event in nobody)} began with a unique id that holds no address: it never got "
             "the one of rank 0"
         )
-    strangers = [event for event in said(logs, "wrong-magic") if event.file][:_MOST_LINES]
+    strangers = [event for event in events_of(logs, "wrong-magic") if event.file][:_MOST_LINES]
     return fail(
         at,
         what,
@@ -156,10 +164,10 @@ def understood_by_the_peer(logs: Logs) -> Iterator[Finding]:
     events = [
         *(
             event
-            for event in said(logs, "socket-family")
+            for event in events_of(logs, "socket-family")
             if event not in on_one_host and not unwritten(logs, event)
         ),
-        *said(logs, "bootstrap-truncated"),
+        *events_of(logs, "bootstrap-truncated"),
     ]
     for host, own in by_known_host(events).items():
         process = process_of(logs, own[0])

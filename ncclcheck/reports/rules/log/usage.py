@@ -10,7 +10,7 @@ from shlex import quote
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
-from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, own_exceptions, said
+from ncclcheck.reports.subjects.logs.logged import at_teller, cause, events_of, log_rule, own_exceptions
 
 _ASSIGNED = re.compile(r"[A-Za-z_]\w{0,80}=.{0,120}")
 _OURS = ("torchrun", "python", "python3", "accelerate", "deepspeed", "mpirun", "srun")
@@ -25,7 +25,7 @@ _LOCAL_RANK = ("--local-rank", "--local_rank")
 def _commands(logs: Logs) -> list[tuple[LogEvent, str]]:
     """What a shell, or a program that starts another, could not start."""
     fields = ("command", "execve", "shell", "zsh", "exec", "setsid", "wrapped", "script", "program")
-    events = said(logs, "command-not-run", "executable-missing", "script-missing")
+    events = events_of(logs, "command-not-run", "executable-missing", "script-missing")
     return [(event, first_named(event.fields, *fields)) for event in events]
 
 
@@ -97,7 +97,7 @@ def command(logs: Logs) -> Iterator[Finding]:
     execve(2), srun(1); PyTorch documentation, torchrun; CSCfi/pytorch-ddp-examples#1.
     """
     named = [(event, name) for event, name in _commands(logs) if "script" not in event.fields and _meant(name)]
-    torch = [event for event in said(logs, "module-missing") if _module(event).partition(".")[0] == "torch"]
+    torch = [event for event in events_of(logs, "module-missing") if _module(event).partition(".")[0] == "torch"]
     if named or torch:
         name = named[0][1] if named else "torch"
         typo = named and (meant := _meant(name)) != name.rpartition("/")[2]
@@ -153,8 +153,10 @@ def script(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torchrun; Python documentation, Command line.
     """
-    files = [event for event in said(logs, "script-missing") if not _ASSIGNED.fullmatch(event.fields["script"])]
-    modules = [event for event in said(logs, "module-missing") if _module(event).partition(".")[0] != "torch"]
+    files = [
+        event for event in events_of(logs, "script-missing") if not _ASSIGNED.fullmatch(event.fields["script"])
+    ]
+    modules = [event for event in events_of(logs, "module-missing") if _module(event).partition(".")[0] != "torch"]
     if events := [*files, *modules]:
         name = files[0].fields["script"] if files else _module(modules[0])
         where = at_teller(logs, events)
@@ -199,8 +201,8 @@ def arguments(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torchrun, Usage; torch/distributed/run.py (1.9 to 2.13).
     """
-    refused = said(logs, "torchrun-arguments", "torchrun-values", "no-endpoint")
-    alone = said(logs, "master-not-used") if said(logs, *_NOT_MET) and not _met(logs) else []
+    refused = events_of(logs, "torchrun-arguments", "torchrun-values", "no-endpoint")
+    alone = events_of(logs, "master-not-used") if events_of(logs, *_NOT_MET) and not _met(logs) else []
     if not refused and not alone:
         return
     yield cause(
@@ -234,7 +236,7 @@ _WORKED = (
 
 def _met(logs: Logs) -> bool:
     """Whether ranks have met, whatever the end of the rendezvous then says."""
-    return any(process.completed for process in logs.processes) or bool(said(logs, *_WORKED))
+    return any(process.completed for process in logs.processes) or bool(events_of(logs, *_WORKED))
 
 
 def _refusal(event: LogEvent) -> str:
@@ -298,7 +300,7 @@ def script_arguments(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed.launch (note of 2.0) and torchrun, Transitioning; Python
     documentation, argparse.
     """
-    events = [event for event in said(logs, "script-arguments") if not _of_a_later_step(logs, event)]
+    events = [event for event in events_of(logs, "script-arguments") if not _of_a_later_step(logs, event)]
     if not events:
         yield from _usage_alone(logs)
     else:
@@ -331,12 +333,12 @@ def script_arguments(logs: Logs) -> Iterator[Finding]:
 
 def _usage_alone(logs: Logs) -> Iterator[Finding]:
     """argparse's usage message whose error is cut off; a help text lists the options below it."""
-    shown = [event for event in said(logs, "script-usage") if not _of_a_later_step(logs, event)]
-    if not shown or said(logs, "usage-help"):
+    shown = [event for event in events_of(logs, "script-usage") if not _of_a_later_step(logs, event)]
+    if not shown or events_of(logs, "usage-help"):
         return
     script = shown[0].fields["script"]
-    forms = {event.fields["form"] for event in said(logs, "usage-local-rank")}
-    launch = said(logs, "launch-hands-rank") if forms == {"local_rank"} else []
+    forms = {event.fields["form"] for event in events_of(logs, "usage-local-rank")}
+    launch = events_of(logs, "launch-hands-rank") if forms == {"local_rank"} else []
     yield cause(
         [*shown, *launch],
         f"{script} refused its arguments: it printed its usage, and the error below it is not in these lines",

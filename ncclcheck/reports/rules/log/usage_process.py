@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, admin, you
-from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import at_teller, by_known_host, cause, events_of, log_rule
 from ncclcheck.reports.text.words.fold import fold_ranks
 
 _NAMES = ("name", "key", "raised", "bare")
@@ -35,7 +35,7 @@ def variables(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.distributed, Environment variable initialization, and torchrun; srun(1).
     """
-    missing, wrong = said(logs, "variable-not-set"), _no_numbers(logs)
+    missing, wrong = events_of(logs, "variable-not-set"), _no_numbers(logs)
     if events := [*missing, *wrong]:
         names = dict.fromkeys(first_named(event.fields, *_NAMES) for event in missing)
         yield cause(
@@ -59,10 +59,10 @@ def variables(logs: Logs) -> Iterator[Finding]:
 
 def _no_numbers(logs: Logs) -> list[LogEvent]:
     """Values that torch's reader of the environment could not read: its frame stands right above."""
-    readers = said(logs, "environment-read")
+    readers = events_of(logs, "environment-read")
     return [
         event
-        for event in said(logs, "no-number")
+        for event in events_of(logs, "no-number")
         if any(event.file == reader.file and 0 < event.line - reader.line <= _BELOW for reader in readers)
     ]
 
@@ -91,8 +91,8 @@ def cuda(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.distributed, Backends; NVIDIA Container Toolkit documentation; srun(1).
     """
-    for host, events in by_known_host(said(logs, "no-cuda", "no-nccl")).items():
-        if any(event.sign == "no-nccl" for event in events) and said(logs, "on-windows"):
+    for host, events in by_known_host(events_of(logs, "no-cuda", "no-nccl")).items():
+        if any(event.sign == "no-nccl" for event in events) and events_of(logs, "on-windows"):
             yield _on_windows(logs, events)
             continue
         built = any(
@@ -122,7 +122,7 @@ def cuda(logs: Logs) -> Iterator[Finding]:
 
 def _on_windows(logs: Logs, events: list[LogEvent]) -> Finding:
     return cause(
-        events + said(logs, "on-windows")[:1],
+        events + events_of(logs, "on-windows")[:1],
         "NCCL is asked for on Windows, where there is none",
         why="NCCL is made for Linux; no torch for Windows has it. Warnings of sockets before it mean nothing.",
         owner="job",
@@ -161,7 +161,7 @@ def backend(logs: Logs) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.distributed, Backends and init_process_group (2.0 and later).
     """
-    if events := said(logs, "wrong-buffer"):
+    if events := events_of(logs, "wrong-buffer"):
         fields = events[0].fields
         place = (
             f"of GPU {fields['of']}, and its communicator uses GPU {fields['mine']}"
@@ -177,7 +177,7 @@ def backend(logs: Logs) -> Iterator[Finding]:
             fix=[you("Pass a pointer or tensor of that GPU: look at what this rank hands to its next collective, "
                      "and call torch.cuda.set_device(local_rank) before the first one.")],
         )  # fmt: skip
-    if events := said(logs, "wrong-backend"):
+    if events := events_of(logs, "wrong-backend"):
         fields = events[0].fields
         unknown = fields.get("backend") or fields.get("invalid")
         device = fields.get("device", "cpu")
@@ -221,7 +221,7 @@ def cuda_is_not_forked(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, Multiprocessing best practices (CUDA in multiprocessing); vLLM documentation, Python
     multiprocessing.
     """
-    if events := said(logs, "cuda-forked"):
+    if events := events_of(logs, "cuda-forked"):
         yield cause(
             events,
             "CUDA was used before a worker process was forked, which cannot use it any more",

@@ -8,7 +8,7 @@ from shlex import quote
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, you
-from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import at_teller, cause, events_of, log_rule
 
 
 @log_rule("LOG168", "the script is executable")
@@ -32,7 +32,7 @@ def executable(logs: Logs) -> Iterator[Finding]:
     ## Source
     execve(2), chmod(1), mount(8).
     """
-    if events := said(logs, "command-denied"):
+    if events := events_of(logs, "command-denied"):
         name = first_named(events[0].fields, "command", "zsh", "execve")
         with_ = "python" if name.endswith(".py") else "bash"
         yield cause(
@@ -74,7 +74,7 @@ def slurm(logs: Logs) -> Iterator[Finding]:
     ## Source
     srun(1), sbatch(1), slurm.conf(5), sinfo(1).
     """
-    if events := said(logs, "slurm-refused"):
+    if events := events_of(logs, "slurm-refused"):
         fields = events[0].fields
         reason = (fields.get("fatal") or fields["refused"]).strip()
         yield cause(
@@ -92,7 +92,7 @@ def slurm(logs: Logs) -> Iterator[Finding]:
                 admin("Give this machine the cluster's configuration.", "scontrol show config"),
             ],
         )  # fmt: skip
-    elif launches := said(logs, "slurm-launch-failed"):
+    elif launches := events_of(logs, "slurm-launch-failed"):
         yield _not_launched(launches)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, seen, you
-from ncclcheck.reports.subjects.logs.logged import at_teller, cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import at_teller, cause, events_of, log_rule
 
 _PARSED = ("NCCL_ALGO", "NCCL_PROTO")  # by the parser that says so
 
@@ -43,7 +43,7 @@ def understood(logs: Logs) -> Iterator[Finding]:
     """
     yield from _refused(logs)
     yield from _cannot(logs)
-    events = said(logs, "value-not-understood")
+    events = events_of(logs, "value-not-understood")
     if not events:
         return
     value = events[0].fields["value"]
@@ -75,7 +75,7 @@ _UNNAMED = {
 
 def _refused(logs: Logs) -> Iterator[Finding]:
     groups: dict[str, list[LogEvent]] = {}
-    for event in said(logs, "setting-refused"):
+    for event in events_of(logs, "setting-refused"):
         fields = event.fields
         name = first_named(fields, *_NAMED)
         name = name or _of_the_words(logs, event)
@@ -110,7 +110,7 @@ def before_a_refusal(logs: Logs, refusal: LogEvent) -> LogEvent | None:
     """The line that says that a name has no address, where it is the one in NCCL_COMM_ID."""
     if "address" not in refusal.fields and refusal.fields.get("name") != "NCCL_COMM_ID":
         return None
-    asked = (event for event in said(logs, "python-name-unresolved") if "nccl" in event.fields)
+    asked = (event for event in events_of(logs, "python-name-unresolved") if "nccl" in event.fields)
     mine = (
         event
         for event in asked
@@ -120,11 +120,11 @@ def before_a_refusal(logs: Logs, refusal: LogEvent) -> LogEvent | None:
 
 
 def _cannot(logs: Logs) -> Iterator[Finding]:
-    events = said(logs, "no-algorithm")
+    events = events_of(logs, "no-algorithm")
     if not events:
         return
     fields = events[0].fields
-    lines = said(logs, "debug-setting")
+    lines = events_of(logs, "debug-setting")
     asked = {event.fields["name"]: event.fields["value"] for event in lines if event.fields["name"] in _PARSED}
     if "name" in fields:  # NCCL names one, and the other may be what forbids it
         asked = {fields["name"]: fields["value"], **asked}
@@ -148,7 +148,7 @@ def _cannot(logs: Logs) -> Iterator[Finding]:
 
 
 def _variable(logs: Logs, value: str) -> str:
-    events: list[LogEvent] = said(logs, "debug-setting")
+    events: list[LogEvent] = events_of(logs, "debug-setting")
     return next(
         (
             event.fields["name"]

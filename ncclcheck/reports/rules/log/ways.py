@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, seen, you
 from ncclcheck.reports.rules.log.bootstrap_agree import SHARED
-from ncclcheck.reports.subjects.logs.logged import cause, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import cause, events_of, log_rule
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL, cuda_errors, hosts, in_nvls, on, ranks
 from ncclcheck.reports.subjects.logs.reported import set_apart, setting, settings_seen, version_seen, within_a_host
 from ncclcheck.reports.subjects.logs.start.machines import machines, of_the_job
@@ -58,7 +58,7 @@ def transport(logs: Logs) -> Iterator[Finding]:
         "NCCL_NET_PLUGIN",
     )
     all_evidence = settings_seen(logs, *names)
-    for where, events in hosts(said(logs, "no-transport")):
+    for where, events in hosts(events_of(logs, "no-transport")):
         a, b = events[0].fields["a"], events[0].fields["b"]
         yield cause(
             events,
@@ -107,7 +107,7 @@ def peers(logs: Logs) -> Iterator[Finding]:
     NVIDIA/nccl source, graph/paths.cc and transport/p2p.cc; NVIDIA/nccl#631; NCCL user guide, Troubleshooting, GPU
     to GPU communication.
     """
-    for where, events in hosts(said(logs, "p2p-nvlink-off")):
+    for where, events in hosts(events_of(logs, "p2p-nvlink-off")):
         pair = f"{events[0].fields['a']} and {events[0].fields['b']}"
         yield cause(
             events,
@@ -130,7 +130,7 @@ def peers(logs: Logs) -> Iterator[Finding]:
             ],
             at=where,
         )
-    if not said(logs, "p2p-nvlink-off"):
+    if not events_of(logs, "p2p-nvlink-off"):
         yield from _without(logs)
     yield from _not_opened(logs)
     yield from _refused(logs)
@@ -139,8 +139,10 @@ def peers(logs: Logs) -> Iterator[Finding]:
 
 def _unsupported(logs: Logs) -> Iterator[Finding]:
     """CUDA's own word that two GPUs cannot read each other's memory; where NCCL asked for it that is LOG186."""
-    asked = {(event.file, event.line) for event in said(logs, "ipc-refused", "ipc-handle", "nccl-cuda-failure")}
-    lines = [event for event in said(logs, "p2p-unsupported") if (event.file, event.line) not in asked]
+    asked = {
+        (event.file, event.line) for event in events_of(logs, "ipc-refused", "ipc-handle", "nccl-cuda-failure")
+    }
+    lines = [event for event in events_of(logs, "p2p-unsupported") if (event.file, event.line) not in asked]
     for where, events in hosts(lines):
         own = any("custom_all_reduce" in event.text for event in events)
         yield cause(
@@ -164,7 +166,7 @@ def _unsupported(logs: Logs) -> Iterator[Finding]:
 
 def _refused(logs: Logs) -> Iterator[Finding]:
     """Calls for memory between processes (IPC) that the driver refused by name."""
-    for where, events in hosts(said(logs, "ipc-refused")):
+    for where, events in hosts(events_of(logs, "ipc-refused")):
         fields = events[0].fields
         exports = "Get" in fields["call"]
         amd = fields["call"].startswith("hip")
@@ -238,7 +240,7 @@ def _not_shared(logs: Logs, event: LogEvent) -> bool:
 
 
 def _without(logs: Logs) -> Iterator[Finding]:
-    for where, events in hosts(said(logs, "p2p-off", "p2p-not-enabled", "legacy-ipc")):
+    for where, events in hosts(events_of(logs, "p2p-off", "p2p-not-enabled", "legacy-ipc")):
         ipc = all(event.sign == "legacy-ipc" for event in events)
         what = "the platform has no CUDA IPC (WSL2, vGPU)" if ipc else "the driver forbids P2P between GPUs"
         yield cause(
@@ -290,7 +292,7 @@ def pcie(logs: Logs) -> Iterator[Finding]:
     job = of_the_job(logs)
     if not _all_over_pcie(job) or setting(logs, "NCCL_P2P_DISABLE") == "1":
         return
-    if wrong := said(logs, "tests-wrong-data"):
+    if wrong := events_of(logs, "tests-wrong-data"):
         yield _astray(job, wrong, "results over PCIe P2P are wrong")
     elif stuck := _first_hangs(logs, job) or _until_the_limit(logs):
         yield _astray(job, stuck, "all ranks wait for ever in a first collective over PCIe P2P")
@@ -299,7 +301,7 @@ def pcie(logs: Logs) -> Iterator[Finding]:
 def wrong_over_pcie(logs: Logs) -> bool:
     """Whether values were wrong that GPUs sent each other over PCIe."""
     return (
-        bool(said(logs, "tests-wrong-data"))
+        bool(events_of(logs, "tests-wrong-data"))
         and _all_over_pcie(of_the_job(logs))
         and (setting(logs, "NCCL_P2P_DISABLE") != "1")
     )
@@ -339,17 +341,17 @@ _FOLLOWED = (
 
 def _first_hangs(logs: Logs, job: list[LogProcess]) -> list[LogEvent]:
     """The watchdogs' time-outs, where all are of one collective, one of the first, and no rank is missing."""
-    events = said(logs, "watchdog-timeout")
+    events = events_of(logs, "watchdog-timeout")
     which = {(event.fields.get("seq", ""), event.fields.get("op", "")) for event in events}
     number = next(iter(which))[0] if len(which) == 1 else ""
-    heard = {event.rank for event in (*events, *said(logs, *_FOLLOWED))}
+    heard = {event.rank for event in (*events, *events_of(logs, *_FOLLOWED))}
     there = number.isdecimal() and int(number) <= _FIRST_CALLS and {process.rank for process in job} <= heard
     return events if there else []
 
 
 def _until_the_limit(logs: Logs) -> list[LogEvent]:
     """GeForce GPUs under nccl-tests: nothing watches there, until the job's time is over."""
-    return said(logs, "time-limit") if said(logs, "gpu-geforce") else []
+    return events_of(logs, "time-limit") if events_of(logs, "gpu-geforce") else []
 
 
 def _all_over_pcie(job: list[LogProcess]) -> bool:
@@ -402,7 +404,7 @@ def topology(logs: Logs) -> Iterator[Finding]:
     ## Source
     NCCL user guide, Troubleshooting, GPU topology, and Environment variables, NCCL_TOPO_FILE.
     """
-    missing = said(logs, "topology-file-missing")
+    missing = events_of(logs, "topology-file-missing")
     for where, events in hosts(missing or _virtual(logs)):
         path = events[0].fields.get("path", "")
         what = (
@@ -424,7 +426,7 @@ def topology(logs: Logs) -> Iterator[Finding]:
 
 def _virtual(logs: Logs) -> list[LogEvent]:
     """The lines that show a tree of a virtual machine, where no file describes the real one."""
-    unread, far = said(logs, "topology-unread"), said(logs, "graph-far")
+    unread, far = events_of(logs, "topology-unread"), events_of(logs, "graph-far")
     many = any(len(process.devices) >= _MANY for process in logs.processes)
     out = any(process.devices and (process.nnodes or 1) > 1 for process in logs.processes)
     shown = (far and (unread or many)) or (unread and out)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Logs
 from ncclcheck.reports.judgement.findings import Finding, you
-from ncclcheck.reports.subjects.logs.logged import at_teller, cause, in_order, log_rule, said
+from ncclcheck.reports.subjects.logs.logged import at_teller, cause, events_of, in_order, log_rule
 
 
 @log_rule("LOG172", "DDP gets each gradient once, of tensors not modified in place")
@@ -36,7 +36,7 @@ def gradients_come_once(logs: Logs) -> Iterator[Finding]:
     pytorch/pytorch#22095; PyTorch documentation, DistributedDataParallel (static_graph, broadcast_buffers) and
     torch.utils.checkpoint.
     """
-    if twice := in_order(said(logs, "ready-twice")):
+    if twice := in_order(events_of(logs, "ready-twice")):
         yield cause(
             twice,
             "DDP got the gradient of a parameter twice in one step: most often by reentrant gradient "
@@ -54,7 +54,7 @@ def gradients_come_once(logs: Logs) -> Iterator[Finding]:
                 you("Where neither helps, let torch name the parameter.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
             ],
         )  # fmt: skip
-    if changed := in_order(said(logs, "changed-in-place")):
+    if changed := in_order(events_of(logs, "changed-in-place")):
         yield cause(
             changed,
             "a tensor was changed before its backward: most often a buffer, which DDP broadcasts in each forward",
@@ -95,7 +95,7 @@ def one_rank_renames(logs: Logs) -> Iterator[Finding]:
     ## Source
     huggingface/transformers#36076, huggingface/transformers#28364; rename(2).
     """
-    if events := in_order(said(logs, "folder-renamed")):
+    if events := in_order(events_of(logs, "folder-renamed")):
         new = events[0].fields["new"]
         yield cause(
             events,
@@ -135,7 +135,7 @@ def model_is_on_its_gpu(logs: Logs) -> Iterator[Finding]:
     ## Source
     Hugging Face Accelerate documentation, Big model inference; Accelerator.prepare_model.
     """
-    if events := in_order(said(logs, "device-map")):
+    if events := in_order(events_of(logs, "device-map")):
         spread = "map" in events[0].fields
         yield cause(
             events,
@@ -174,7 +174,7 @@ def tensors_are_contiguous(logs: Logs) -> Iterator[Finding]:
     ## Source
     pytorch/pytorch#73515; PyTorch documentation, torch.distributed and Tensor.contiguous.
     """
-    if events := in_order(said(logs, "not-contiguous")):
+    if events := in_order(events_of(logs, "not-contiguous")):
         yield cause(
             events,
             "a collective got a tensor, parameter or gradient that is not contiguous in memory",

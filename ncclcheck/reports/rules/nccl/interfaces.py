@@ -23,7 +23,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.subjects.nccl.choice import gloo_choice, in_system_order, nccl_choice, parse_pattern
-from ncclcheck.reports.subjects.nccl.variables import Setting, assigned, blank_end, effective, nccl_version
+from ncclcheck.reports.subjects.nccl.variables import ValueInForce, assigned, blank_end, effective, nccl_version
 
 
 @rule(
@@ -74,7 +74,7 @@ def named_interfaces_exist(cluster: Cluster) -> Iterator[Finding]:
         raise NothingToJudge("neither is set: NCCL and gloo choose by themselves")
 
 
-def _nccl_names(node: Node, interfaces: list[Interface], setting: Setting) -> Finding:
+def _nccl_names(node: Node, interfaces: list[Interface], setting: ValueInForce) -> Finding:
     value, named = setting.value, assigned("NCCL_SOCKET_IFNAME", setting.value)
     evidence = [seen(setting.source, named), _listed(interfaces)]
     if len(value) < 2:

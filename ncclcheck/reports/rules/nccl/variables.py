@@ -14,7 +14,7 @@ from ncclcheck.reports.subjects.nccl import profiles
 from ncclcheck.reports.subjects.nccl.variables import (
     IFNAMES,
     Known,
-    Setting,
+    ValueInForce,
     as_version,
     assigned,
     blank_end,
@@ -117,7 +117,7 @@ def _not_in_version(node: Node, entry: Known) -> tuple[str, str] | None:
     return None
 
 
-def _nobody_reads(node: Node, name: str, setting: Setting, problem: str, instead: str) -> Finding:
+def _nobody_reads(node: Node, name: str, setting: ValueInForce, problem: str, instead: str) -> Finding:
     version = nccl_version(node)
     checked = "the names in this node's libnccl" if _read_from_library(node) else "our list of NCCL 2.3 to 2.30"
     level = note if _does_no_harm(node, name, instead) else warn
@@ -147,7 +147,7 @@ def _read_from_library(node: Node) -> bool:
     return not isinstance(at(node, "nccl.known_names"), Unread)
 
 
-def _remove(name: str, setting: Setting) -> Remedy:
+def _remove(name: str, setting: ValueInForce) -> Remedy:
     if setting.source == "environment":
         return you("Correct the name, or remove it.", f"unset {name}")
     return (admin if setting.source.startswith("/etc/") else you)(f"Correct or remove the line: {setting.source}")
@@ -241,7 +241,7 @@ def _bad_line(node: Node, source: str, line: ConfLine, problem: str) -> Finding:
     )
 
 
-def _bad_value(node: Node, entry: Known, setting: Setting) -> Iterator[Finding]:
+def _bad_value(node: Node, entry: Known, setting: ValueInForce) -> Iterator[Finding]:
     parsed = parse(entry, setting.value, nccl_version(node))
     if not parsed.complaint:
         return

@@ -150,7 +150,7 @@ def _too_few(unseen: list[Finding]) -> None:
         raise NothingToJudge("it is known of the interface to be used on fewer than two nodes")
 
 
-def _unseen(link: lan.Link, thing: str, fact: Unread) -> Finding:
+def _unseen(link: lan.LanPlace, thing: str, fact: Unread) -> Finding:
     where = Where(node=link.node, device=link.interface.name)
     return not_read(where, thing, fact, f"the {thing} of {link.interface.name} could not be read")
 
@@ -196,7 +196,7 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
     ## Source
     pytorch/gloo#223, pytorch/pytorch#15592, aws-samples/aws-do-eks#69; hosts(5), getaddrinfo(3).
     """
-    names = _Names(cluster)
+    names = _LookedUpNames(cluster)
     down = flapping.stand_ins(cluster, lan.links(cluster))
     for node in cluster.nodes:
         link = lan.link(node, lan.choice_of_job(cluster, node))
@@ -216,14 +216,14 @@ def name_and_network(cluster: Cluster) -> Iterator[Finding]:
         yield flapping.explained(cluster, _wrong_name(cluster, node, link, taken, names))
 
 
-class _Names:
+class _LookedUpNames:
     """What the names of all nodes lead to, looked up once: every node is compared with all others."""
 
     def __init__(self, cluster: Cluster) -> None:
         taken = [chosen.address for node in cluster.nodes if (chosen := _by_name(node))]
         self.advertised = Counter(taken)
         self.hosts = Counter(host for node in cluster.nodes if isinstance(host := at(node, "host.hostname"), str))
-        self.addresses = lan.Addresses(taken)
+        self.addresses = lan.SortedAddresses(taken)
         own = {node.name: network for node in cluster.nodes if (network := _network_of_name(node))}
         self._networks = Counter(own.values())
         self._own = own
@@ -277,7 +277,7 @@ def _odd_name(node: Node, taken: Chosen, usual: lan.IPNetwork) -> Finding:
     )
 
 
-def _is_shared(names: _Names, node: Node, taken: Chosen) -> bool:
+def _is_shared(names: _LookedUpNames, node: Node, taken: Chosen) -> bool:
     """Whether it is on the default route, or in one subnet with the address of another node's name."""
     interface = next((candidate for candidate in lan.interfaces(node) if candidate.name == taken.name), None)
     if interface is None or not lan.leads_out(node, interface) or not lan.is_routable(taken.address):
@@ -291,7 +291,7 @@ def _has_default(node: Node, interface: Interface) -> bool:
     return not isinstance(at(node, "network.routes"), Unread) and interface.name in lan.by_default(node)
 
 
-def _address_of_machine(node: Node, link: lan.Link) -> str:
+def _address_of_machine(node: Node, link: lan.LanPlace) -> str:
     """What its name should be: its address on the default route, not a rail's, which NCCL may have chosen."""
     ways_out = [
         interface
@@ -312,7 +312,9 @@ def _by_name(node: Node) -> Chosen | None:
     return gloo_choice(lan.interfaces(node), {}, known(known(node.host).own_name)).bootstrap
 
 
-def _wrong_name(cluster: Cluster, node: Node, link: lan.Link, taken: Chosen | None, names: _Names) -> Finding:
+def _wrong_name(
+    cluster: Cluster, node: Node, link: lan.LanPlace, taken: Chosen | None, names: _LookedUpNames
+) -> Finding:
     own = known(known(node.host).own_name)
     address = taken.address if taken else "127.0.0.1"
     nowhere = _leads_nowhere(node, taken) or names.advertised[address] > 1
@@ -353,7 +355,7 @@ def _is_inside(node: Node, interface: Interface) -> bool:
     return interface.kind == "bridge" and not lan.is_real(interface, lan.interfaces(node))
 
 
-def _name_its_address(names: _Names, node: Node, link: lan.Link, own: Resolution) -> Remedy:
+def _name_its_address(names: _LookedUpNames, node: Node, link: lan.LanPlace, own: Resolution) -> Remedy:
     """The line for /etc/hosts, unless another node has this name too: then this one needs a name of its own."""
     if names.hosts[own.name] > (at(node, "host.hostname") == own.name):
         return _own_name(node, own.name)

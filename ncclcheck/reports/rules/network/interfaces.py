@@ -24,7 +24,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.output.settings_forms import quoted
 from ncclcheck.reports.subjects.nccl import carrying, lan, variables, wiring
-from ncclcheck.reports.subjects.nccl.choice import Choice
+from ncclcheck.reports.subjects.nccl.choice import InterfaceChoice
 from ncclcheck.reports.text.words.fold import fold_names
 
 _NEEDS = ("network.interfaces",)
@@ -151,7 +151,7 @@ def _listed(node: Node) -> str:
     return ", ".join(lines) or "none"
 
 
-def _not_ready(node: Node, link: lan.Link) -> Finding:
+def _not_ready(node: Node, link: lan.LanPlace) -> Finding:
     name = link.interface.name
     return fail(
         Where(node=node.name, device=name),
@@ -209,7 +209,7 @@ def better_interface(cluster: Cluster) -> Iterator[Finding]:
             yield from _worse(cluster, node, "gloo", lan.choice_of_gloo(node))
 
 
-def _worse(cluster: Cluster, node: Node, who: str, choice: Choice) -> Iterator[Finding]:
+def _worse(cluster: Cluster, node: Node, who: str, choice: InterfaceChoice) -> Iterator[Finding]:
     bootstrap = choice.bootstrap.name if choice.bootstrap else ""
     taken = {bootstrap, *choice.names}
     kinds = {i.name: value_or(i.kind, "virtual") for i in lan.interfaces(node) if i.name in taken}

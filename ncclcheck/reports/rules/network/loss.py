@@ -24,7 +24,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures.limits import shaping
 from ncclcheck.reports.subjects.links import flows, losses
 from ncclcheck.reports.subjects.links.filters import firewall
-from ncclcheck.reports.subjects.links.losses import Lost
+from ncclcheck.reports.subjects.links.losses import LostPackets
 from ncclcheck.reports.subjects.links.reached import Reached, required
 from ncclcheck.reports.subjects.nccl import lan
 
@@ -87,7 +87,7 @@ def loss(cluster: Cluster) -> Iterator[Finding]:
 
 
 def _lost(
-    reach: Reached, drop: Lost, counted: Mapping[str, Counters], pairs: int, slowed: Slowed | None
+    reach: Reached, drop: LostPackets, counted: Mapping[str, Counters], pairs: int, slowed: Slowed | None
 ) -> Finding:
     what = {"UDP": "small packets are lost", "TCP": "segments of a burst had to be sent again"}[drop.kind]
     if not drop.node:
@@ -113,7 +113,7 @@ def _lost(
     )
 
 
-def _busy_filter(cluster: Cluster, lost: Lost, finding: Finding) -> Finding:
+def _busy_filter(cluster: Cluster, lost: LostPackets, finding: Finding) -> Finding:
     """A node's own filter, which compares each with thousands of rules or stops some: no cable, no switch."""
     ends = {lost.node} if lost.node and not lost.peer else {node for pair in lost.by_pair for node in pair}
     causes = [(n.name, by) for n in cluster.nodes if n.name in ends and (by := shaping.compared(n))]
@@ -138,11 +138,11 @@ def _by_filter(finding: Finding, name: str, words: str, evidence: Sequence[Evide
     )
 
 
-def _others(lost: Lost) -> set[str]:
+def _others(lost: LostPackets) -> set[str]:
     return {node for pair in lost.by_pair for node in pair} - {lost.node}
 
 
-def _by_pair(lost: Lost) -> str:
+def _by_pair(lost: LostPackets) -> str:
     worst = sorted(lost.by_pair.items(), key=lambda item: -item[1].percent)
     return "; ".join(f"{a} to {b}: {loss}" for (a, b), loss in worst[:4]) + ("; ..." if len(worst) > 4 else "")
 

@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.links import flows
 from ncclcheck.reports.subjects.links.filters import firewall
-from ncclcheck.reports.subjects.links.reached import Blame, Pair, Reached, blame, required
+from ncclcheck.reports.subjects.links.reached import BadNode, Pair, Reached, blame, required
 from ncclcheck.reports.subjects.nccl import lan
 
 _STANDARD_MTU = 1500  # bytes, Ethernet
@@ -126,7 +126,7 @@ def _not_seen(dark: set[Pair], connected: set[Pair]) -> Finding:
     )
 
 
-def _odd_mtu(reached: Reached, mtus: Mapping[Pair, PathMtu], culprit: Blame) -> Finding:
+def _odd_mtu(reached: Reached, mtus: Mapping[Pair, PathMtu], culprit: BadNode) -> Finding:
     node, pairs = culprit.node, sorted(culprit.pairs)
     where = Where(node=node, device=reached.interface(node) or None)
     words = {"in": f"to {node}", "out": f"from {node}", "both": f"to and from {node}"}[culprit.way]

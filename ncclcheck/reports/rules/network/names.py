@@ -82,7 +82,7 @@ def peer_names(cluster: Cluster) -> Iterator[Finding]:
     elsewhere -= _lost_their_address(cluster, {pair: answers[pair].addresses for pair in elsewhere})
     if not answers and not late:
         raise NothingToJudge("no names were given")
-    report = _Told(reached, answers)
+    report = _MisledNames(reached, answers)
     yield from report.missing(nowhere)
     yield from report.wrong(elsewhere)
     yield from _late({pair for pair in late if pair[0] not in told_already})
@@ -122,10 +122,10 @@ def _some_in(addresses: list[str], network: lan.IPNetwork) -> bool:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _MisledNames:
     """Findings by the node whose name is wrong, where several nodes agree; else by the node that asks."""
 
-    found: Reached
+    reached: Reached
     answers: Mapping[Pair, Resolution]
 
     def missing(self, pairs: set[Pair]) -> Iterator[Finding]:
@@ -146,7 +146,7 @@ class _Told:
         )
         if len(names) > 1:
             text = "do not resolve" if problem else f"resolve to other machines ({answer.name} to {got})"
-        address = self.found.seen[asker, name].address
+        address = self.reached.seen[asker, name].address
         return warn(
             Where(node=asker, peer=name if len(names) == 1 else None),
             f"{subject} {text} on {fold_names(askers)}",
@@ -169,7 +169,7 @@ class _Told:
         if own.partition(".")[0] in _LOOPBACK_NAMES:
             return admin(
                 f"Give {node} a name of its own: {own} is each machine itself, and must stay so.",
-                f"hostnamectl set-hostname NAME   # on the machine with {self.found.seen[asker, node].address}",
+                f"hostnamectl set-hostname NAME   # on the machine with {self.reached.seen[asker, node].address}",
             )
         return admin(
             "Give these names, and no others, their addresses in DNS, or in /etc/hosts, which is asked first.",
@@ -180,7 +180,7 @@ class _Told:
         """For /etc/hosts, a line each."""
         for pair in [(asker, name) for name in names if (asker, name) in self.answers][:_MOST_LINES]:
             yield hosts_file.named(
-                self.answers[pair].name, self.found.seen[pair].address, self.answers[pair].addresses
+                self.answers[pair].name, self.reached.seen[pair].address, self.answers[pair].addresses
             )
 
 

@@ -22,7 +22,7 @@ from ncclcheck.reports.subjects.links import flapping, no_doors
 from ncclcheck.reports.subjects.links.filters import kept, knocked, port_range, trunk, volleys
 from ncclcheck.reports.subjects.links.paths import neighbours, own_way, two_cards, unheard
 from ncclcheck.reports.subjects.links.reached import (
-    Blame,
+    BadNode,
     Pair,
     after_the_job,
     blame,
@@ -116,33 +116,33 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
     gone = list(knocked.findings(cluster))
     yield from gone
     yield from tries.unasked()
-    misled = neighbours.misled(cluster, tries.found, tries.bad)
+    misled = neighbours.misled(cluster, tries.reached, tries.bad)
     yield from neighbours.findings(misled, tries.links)
     tries = tries.without({misled.pair for misled in misled})
-    half = own_way.half_lost(tries.found)
-    by_own_way = [*own_way.findings(cluster, tries.found, half | {p for p in tries.bad if not tries.down(p[0])})]
+    half = own_way.half_lost(tries.reached)
+    by_own_way = [*own_way.findings(cluster, tries.reached, half | {p for p in tries.bad if not tries.down(p[0])})]
     yield from (finding for finding, _ in by_own_way)
     tries = tries.without({pair for _, pairs in by_own_way for pair in pairs})
     itself = [*to_itself.findings(cluster, tries.links)]
     yield from itself
     by_library = {*tries.hosts} & {*to_itself.preloaded(cluster)}
     tries = tries.without({pair for pair in tries.bad if pair[0] in by_library})
-    at_source = kept.kept(cluster, tries.found, tries.bad)
-    yield from kept.findings(tries.found, at_source, tries.links)
+    at_source = kept.kept(cluster, tries.reached, tries.bad)
+    yield from kept.findings(tries.reached, at_source, tries.links)
     tries = tries.without({pair for keeper in at_source for pair in keeper.pairs})
-    across = trunk.trunk(tries.found)
+    across = trunk.trunk(tries.reached)
     split = across.pairs if across else frozenset()
-    yield from trunk.findings(tries.found, across) if across else ()
+    yield from trunk.findings(tries.reached, across) if across else ()
     kept_back = {pair for keeper in at_source for pair in keeper.pairs}
-    if hashed := trunk.by_ports(tries.found, {*split, *half, *kept_back}):
-        yield from trunk.findings_by_ports(tries.found, hashed)
+    if hashed := trunk.by_ports(tries.reached, {*split, *half, *kept_back}):
+        yield from trunk.findings_by_ports(tries.reached, hashed)
         split = split | hashed.pairs
     tries = tries.without({*split})
-    parts = [] if split else port_range.found(tries.found, half)
-    yield from port_range.findings(tries.found, parts, tries.hosts, tries.links)
+    parts = [] if split else port_range.found(tries.reached, half)
+    yield from port_range.findings(tries.reached, parts, tries.hosts, tries.links)
     tries = tries.without({pair for part in parts for pair in part.pairs})
     explained = [*by_own_way, *itself, *at_source, *split, *parts]
-    yield from by_name.findings(cluster, tries.found, tries.links)
+    yield from by_name.findings(cluster, tries.reached, tries.links)
     shut = closed(cluster)
     for run in tries.apart():
         yield from (
@@ -150,10 +150,10 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
             for finding in _judged(run)
             if finding.state is not State.OK or not (shut or unopened or gone or misled or explained)
         )
-    yield from translated.findings(cluster, tries.found, tries.links)
+    yield from translated.findings(cluster, tries.reached, tries.links)
     networks = {node: str(link.network) for node, link in tries.links.items()}
     yield from volleys.findings(
-        own_way.without_volleys(tries.found, {*half, *split}),
+        own_way.without_volleys(tries.reached, {*half, *split}),
         cluster.policy.thresholds.get("NET009.loss_percent", 1.0),
         networks,
         tries.hosts,
@@ -183,11 +183,11 @@ def _closed(cluster: Cluster, shut: set[Pair]) -> Iterator[Finding]:
 
 def _after(after: Cluster, tries: Tries) -> Iterator[Finding]:
     """What its own kernel or filter explains, then the rest."""
-    by_own_way = [*own_way.findings(after, tries.found, {p for p in tries.bad if not tries.down(p[0])})]
+    by_own_way = [*own_way.findings(after, tries.reached, {p for p in tries.bad if not tries.down(p[0])})]
     yield from (finding for finding, _ in by_own_way)
     tries = tries.without({pair for _, pairs in by_own_way for pair in pairs})
-    at_source = kept.kept(after, tries.found, tries.bad)
-    yield from kept.findings(tries.found, at_source, tries.links)
+    at_source = kept.kept(after, tries.reached, tries.bad)
+    yield from kept.findings(tries.reached, at_source, tries.links)
     tries = tries.without({pair for keeper in at_source for pair in keeper.pairs})
     for run in tries.apart():
         yield from _judged(run) if run.bad else ()
@@ -228,14 +228,14 @@ def _either(tries: Tries, pairs: list[Pair]) -> Finding:
     """Two nodes, either way: neither is blamed, unless its interface is down."""
     a, b = tries.nodes
     if stopper := tries.stopper((a, b)):
-        where = Where(node=stopper, device=tries.found.interface(stopper) or None)
+        where = Where(node=stopper, device=tries.reached.interface(stopper) or None)
         what = f"{a} and {b} cannot connect to each other, in either direction: {_OWN_FILTER.format(stopper)}"
         return _failed(tries, where, pairs, stopper, what)
     down = [(node, state) for node in tries.nodes if (state := tries.down(node))]
     what = f"{a} and {b} cannot connect to each other, in either direction: "
     if len(down) == 1:
         node, state = down[0]
-        where = Where(node=node, peer=b if node == a else a, device=tries.found.interface(node) or None)
+        where = Where(node=node, peer=b if node == a else a, device=tries.reached.interface(node) or None)
         return _failed(tries, where, pairs, node, f"{what}on {node} {state}")
     why = f"on {a} {down[0][1]}, on {b} {down[1][1]}" if down else tries.reason(pairs)
     return fail(
@@ -251,7 +251,7 @@ def _either(tries: Tries, pairs: list[Pair]) -> Finding:
 def _cut_off(tries: Tries, group: list[str], main: list[str]) -> Finding:
     node = group[0]
     pairs = sorted(pair for pair in tries.bad if (pair[0] in group) != (pair[1] in group))
-    where = Where(node=node, device=tries.found.interface(node) or None)
+    where = Where(node=node, device=tries.reached.interface(node) or None)
     if len(group) == 1:
         others = {other for pair in pairs for other in pair} - {node}
         down = tries.down(node)
@@ -262,9 +262,9 @@ def _cut_off(tries: Tries, group: list[str], main: list[str]) -> Finding:
     return _failed(tries, where, pairs, node, what)
 
 
-def _one_way(tries: Tries, culprit: Blame) -> Finding:
+def _one_way(tries: Tries, culprit: BadNode) -> Finding:
     node, pairs = culprit.node, sorted(culprit.pairs)
-    where = Where(node=node, device=tries.found.interface(node) or None)
+    where = Where(node=node, device=tries.reached.interface(node) or None)
     others = sorted({other for pair in pairs for other in pair} - {node})
     why = tries.reason(pairs)
     if culprit.way == "out":
@@ -274,10 +274,10 @@ def _one_way(tries: Tries, culprit: Blame) -> Finding:
             f"outgoing connections from {node} do not pass; {why}",
         )  # fmt: skip
     what = f"none of {len(others)} other nodes can connect to {node}, though it connects to them: "
-    refused = any(tries.found.connects[pair].outcome in ("refused", "stranger") for pair in pairs)
+    refused = any(tries.reached.connects[pair].outcome in ("refused", "stranger") for pair in pairs)
     link = tries.links.get(node)
     if link and not refused and (twin := two_cards.twin(tries.hosts[node], link)):
-        back = tries.found.seen.get(pairs[0][::-1])
+        back = tries.reached.seen.get(pairs[0][::-1])
         peer = back.address if back else ""
         return two_cards.dropped(where, link, twin, what, _WHY, tried=tries.evidence(pairs), peer=peer)
     return _failed(tries, where, pairs, node, f"{what}incoming connections to {node} do not pass; {why}")
@@ -290,17 +290,17 @@ def _pairs(tries: Tries, pairs: list[Pair]) -> Iterator[Finding]:
         if pair[::-1] not in stopped or pair < pair[::-1]:
             yield _stopped(tries, [direction for direction in (pair, pair[::-1]) if direction in stopped], stopper)
     pairs = [pair for pair in pairs if pair not in stopped]
-    if apart := unheard.kept_apart(tries.found, pairs, tries.judged - tries.bad):
-        yield unheard.apart_finding(tries.found, apart, tries.evidence(sorted(apart)), _WHY)
+    if apart := unheard.kept_apart(tries.reached, pairs, tries.judged - tries.bad):
+        yield unheard.apart_finding(tries.reached, apart, tries.evidence(sorted(apart)), _WHY)
         pairs = [pair for pair in pairs if pair not in apart]
     for a, b in pairs[:_MOST_PAIRS]:
-        back = tries.found.connects.get((b, a))
+        back = tries.reached.connects.get((b, a))
         works = f", though {b} connects to {a}" if back and back.outcome == "ok" else ""
         more = len(pairs) - _MOST_PAIRS
         rest = f"; and {more} more pairs" if more > 0 and (a, b) == pairs[_MOST_PAIRS - 1] else ""
         likely = f": look first at what comes in to {b}, then at what leaves {a}" if works else ""
         yield _failed(
-            tries, Where(node=b, peer=a, device=tries.found.interface(b) or None), [(a, b)], b,
+            tries, Where(node=b, peer=a, device=tries.reached.interface(b) or None), [(a, b)], b,
             f"{a} cannot connect to {b}{works}{likely}; {tries.reason([(a, b)])}{rest}",
         )  # fmt: skip
 
@@ -308,7 +308,7 @@ def _pairs(tries: Tries, pairs: list[Pair]) -> Iterator[Finding]:
 def _stopped(tries: Tries, pairs: list[Pair], node: str) -> Finding:
     a, b = pairs[0]
     text = f"{a} and {b} cannot connect to each other" if len(pairs) == 2 else f"{a} cannot connect to {b}"
-    where = Where(node=node, device=tries.found.interface(node) or None)
+    where = Where(node=node, device=tries.reached.interface(node) or None)
     return _failed(tries, where, pairs, node, f"{text}: {_OWN_FILTER.format(node)}; {tries.reason(pairs)}")
 
 

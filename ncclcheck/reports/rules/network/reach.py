@@ -27,7 +27,7 @@ from ncclcheck.reports.subjects.links import flapping
 from ncclcheck.reports.subjects.links.paths import detours, unrouted
 from ncclcheck.reports.subjects.links.reached import reached
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.subjects.nccl.ways import Outcome, Subnet, Ways, subnets_of
+from ncclcheck.reports.subjects.nccl.ways import Subnet, SubnetOutcome, Ways, subnets_of
 
 _NEEDS = ("network.interfaces",)
 _WAIT = "The ranks of these nodes cannot connect to each other; NCCL and torchrun wait silently."
@@ -97,7 +97,7 @@ def shared_network(cluster: Cluster) -> Iterator[Finding]:
         yield from prefixes.findings(ways, subnets)
 
 
-def _stands_in(cluster: Cluster, link: lan.Link, down: str) -> Finding:
+def _stands_in(cluster: Cluster, link: lan.LanPlace, down: str) -> Finding:
     """What it has left may lead to the others, more slowly; that is no reason to have the job go there."""
     reach, name = reached(cluster), link.interface.name
     node = next(node for node in cluster.nodes if node.name == link.node)
@@ -119,14 +119,14 @@ def _between(cluster: Cluster, ways: Ways, subnets: list[Subnet]) -> Iterator[Fi
     for subnet in subnets:
         for links in ways.alike(subnet):
             answers = [(other, *ways.way(links[0], subnet, other)) for other in subnets if other is not subnet]
-            none = [o for o, outcome, _ in answers if outcome is Outcome.NONE and ways.tells(subnet, o)]
+            none = [o for o, outcome, _ in answers if outcome is SubnetOutcome.NONE and ways.tells(subnet, o)]
             astray = [
                 (other, leads)
                 for other, outcome, leads in answers
-                if outcome is Outcome.ELSEWHERE and ways.tells_of_detour(subnet, other)
+                if outcome is SubnetOutcome.ELSEWHERE and ways.tells_of_detour(subnet, other)
             ]
-            gateways += [leads for _, outcome, leads in answers if outcome is Outcome.GATEWAY]
-            unread = [other for other, outcome, _ in answers if outcome is Outcome.UNREAD]
+            gateways += [leads for _, outcome, leads in answers if outcome is SubnetOutcome.GATEWAY]
+            unread = [other for other, outcome, _ in answers if outcome is SubnetOutcome.UNREAD]
             for link in links:
                 blocked = [other for other in none if ways.passes(link, other) is not True]
                 for other in blocked:
@@ -146,7 +146,7 @@ def _between(cluster: Cluster, ways: Ways, subnets: list[Subnet]) -> Iterator[Fi
         yield _routed(ways, subnets, gateways)
 
 
-def _on_loopback(cluster: Cluster, link: lan.Link) -> Finding:
+def _on_loopback(cluster: Cluster, link: lan.LanPlace) -> Finding:
     node = next(node for node in cluster.nodes if node.name == link.node)
     own = lan.interfaces(node)
     down = [
@@ -182,7 +182,7 @@ def _off_loopback(usable: list[str], node: str) -> list[Remedy]:
     ]
 
 
-def _no_route(ways: Ways, link: lan.Link, subnet: Subnet, blocked: list[Subnet]) -> Finding:
+def _no_route(ways: Ways, link: lan.LanPlace, subnet: Subnet, blocked: list[Subnet]) -> Finding:
     other = blocked[0]
     more = f" and {len(blocked) - 1} more subnets" if len(blocked) > 1 else ""
     peer, down = other.links[0], _down(ways, link, other)
@@ -208,7 +208,7 @@ def _no_route(ways: Ways, link: lan.Link, subnet: Subnet, blocked: list[Subnet])
     )
 
 
-def _either(ways: Ways, link: lan.Link, peer: lan.Link) -> Finding:
+def _either(ways: Ways, link: lan.LanPlace, peer: lan.LanPlace) -> Finding:
     """Two nodes, and nothing that speaks for one of them: neither is blamed."""
     ends = [f"{link.node} ({link.interface.name} {link.address}, {link.network})" for link in (peer, link)]
     return fail(
@@ -234,10 +234,10 @@ def _against(subnet: Subnet, other: Subnet, *, undecided: bool) -> str:
     count = len(subnet.links)
     if undecided:
         return f" ({count} against {count}: nothing here shows which side is the wrong one)"
-    return f", {other.said}" if other.said and other.doubts < subnet.doubts else ""
+    return f", {other.remark}" if other.remark and other.doubts < subnet.doubts else ""
 
 
-def _choose(ways: Ways, link: lan.Link, other: Subnet) -> Remedy:
+def _choose(ways: Ways, link: lan.LanPlace, other: Subnet) -> Remedy:
     """The interface that is in the other subnet, where this node has one; else only where to look."""
     second = ways.second(link, other)
     if second is None or second[0].name == link.interface.name:
@@ -252,7 +252,7 @@ def _choose(ways: Ways, link: lan.Link, other: Subnet) -> Remedy:
     )
 
 
-def _down(ways: Ways, link: lan.Link, other: Subnet) -> str:
+def _down(ways: Ways, link: lan.LanPlace, other: Subnet) -> str:
     """The interface of this node that should be in the other subnet, but has no link."""
     for interface in lan.interfaces(ways.nodes[link.node]):
         away = interface.up is False or interface.running is False
@@ -264,7 +264,7 @@ def _down(ways: Ways, link: lan.Link, other: Subnet) -> str:
     return ""
 
 
-def _bare(ways: Ways, link: lan.Link, other: Subnet) -> str:
+def _bare(ways: Ways, link: lan.LanPlace, other: Subnet) -> str:
     """The interface of this node that is called as that of the others is, and has no address of that kind."""
     names = (
         interface.name
@@ -274,7 +274,7 @@ def _bare(ways: Ways, link: lan.Link, other: Subnet) -> str:
     return next(names, "")
 
 
-def _is_bare(interface: Interface, link: lan.Link, peer: lan.Link) -> bool:
+def _is_bare(interface: Interface, link: lan.LanPlace, peer: lan.LanPlace) -> bool:
     if (
         interface.name != peer.interface.name
         or interface.name == link.interface.name
@@ -284,7 +284,7 @@ def _is_bare(interface: Interface, link: lan.Link, peer: lan.Link) -> bool:
     return all(network.version != peer.network.version for _, network in lan.global_networks(interface))
 
 
-def _cause(ways: Ways, link: lan.Link, other: Subnet, down: str) -> str:
+def _cause(ways: Ways, link: lan.LanPlace, other: Subnet, down: str) -> str:
     name = link.interface.name
     if down:
         off = flapping.off(ways.nodes[link.node], down)
@@ -300,7 +300,7 @@ def _cause(ways: Ways, link: lan.Link, other: Subnet, down: str) -> str:
     return f"{name} is in {link.network} and has"
 
 
-def _mend(ways: Ways, link: lan.Link, peer: lan.Link, down: str) -> list[Remedy]:
+def _mend(ways: Ways, link: lan.LanPlace, peer: lan.LanPlace, down: str) -> list[Remedy]:
     name, node = link.interface.name, ways.nodes[link.node]
     if down:
         return [flapping.bring_up(node, down)]
@@ -317,10 +317,10 @@ def _mend(ways: Ways, link: lan.Link, peer: lan.Link, down: str) -> list[Remedy]
         ]
     if link.network.overlaps(peer.network):
         return [prefixes.widened(ways, link, peer)]
-    return unrouted.offers(node, name, link.held, peer.network, peer.node, ways.nodes.values())
+    return unrouted.offers(node, name, link.interface_address, peer.network, peer.node, ways.nodes.values())
 
 
-def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding:
+def _elsewhere(ways: Ways, link: lan.LanPlace, other: Subnet, leads: str) -> Finding:
     peer, down = other.links[0], _down(ways, link, other)
     astray = None if down else ways.astray.get(link.node)
     narrow = not down and astray is None and link.network.overlaps(other.network)
@@ -346,17 +346,17 @@ def _elsewhere(ways: Ways, link: lan.Link, other: Subnet, leads: str) -> Finding
     )
 
 
-def _some_fail(ways: Ways, link: lan.Link, other: Subnet) -> bool:
+def _some_fail(ways: Ways, link: lan.LanPlace, other: Subnet) -> bool:
     """Whether a connection between it and a node there was tried, and failed; one that is its gateway may pass."""
-    tries = ways.found.tries if ways.found else {}
+    tries = ways.reached.tries if ways.reached else {}
     out = [ok for peer, ok in tries.get(link.node, []) if peer in other.nodes]
     back = [ok for name in other.nodes for peer, ok in tries.get(name, []) if peer == link.node]
     return not all([*out, *back])
 
 
-def _is_unreached(ways: Ways, link: lan.Link, other: Subnet) -> bool:
+def _is_unreached(ways: Ways, link: lan.LanPlace, other: Subnet) -> bool:
     """Whether the others tried to reach it, and none could: connections pass from it to them at best."""
-    tried = [ways.found.passes(name, {link.node}) for name in other.nodes] if ways.found else []
+    tried = [ways.reached.passes(name, {link.node}) for name in other.nodes] if ways.reached else []
     return False in tried and True not in tried
 
 
@@ -371,7 +371,7 @@ def _lead_there(leads: str) -> Remedy:
 def _routed(ways: Ways, subnets: list[Subnet], gateways: list[str]) -> Finding:
     shown = ", ".join(str(subnet) for subnet in subnets[:4]) + (", ..." if len(subnets) > 4 else "")
     place = {name: subnet.place for subnet in subnets for name in subnet.nodes}
-    tries = ways.found.tries if ways.found else {}
+    tries = ways.reached.tries if ways.reached else {}
     ends = [ok for a, peers in tries.items() for b, ok in peers if place.get(a) != place.get(b)]
     evidence = seen("routes", f"by the gateways {', '.join(sorted(set(gateways))[:4])}")
     if ends and all(ends):
@@ -387,6 +387,6 @@ def _routed(ways: Ways, subnets: list[Subnet], gateways: list[str]) -> Finding:
     )
 
 
-def _unread(link: lan.Link, fact: Unread) -> Finding:
+def _unread(link: lan.LanPlace, fact: Unread) -> Finding:
     why = "It is in another subnet than other nodes, and may or may not be routed to them."
     return not_read(Where(node=link.node), "routes", fact, "its routes could not be read", why=why)

@@ -9,9 +9,9 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, fine, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.links import since
-from ncclcheck.reports.subjects.links.losses import Lost
+from ncclcheck.reports.subjects.links.losses import LostPackets
 from ncclcheck.reports.subjects.links.reached import after_the_job, closed, reached
-from ncclcheck.reports.subjects.links.since import Slower
+from ncclcheck.reports.subjects.links.since import SlowerThanBefore
 
 
 @rule(
@@ -65,7 +65,7 @@ def as_before(cluster: Cluster) -> Iterator[Finding]:
         )
 
 
-def _slower(change: Slower, device: str) -> Finding:
+def _slower(change: SlowerThanBefore, device: str) -> Finding:
     others = f", the other nodes {change.others:.2g} now" if change.others is not None else ""
     if change.peer:
         ways = "both ways" if len(change.ways) > 1 else f"from {change.node} to {change.peer}"
@@ -85,7 +85,7 @@ def _slower(change: Slower, device: str) -> Finding:
     )
 
 
-def _lossy(lost: Lost, device: str) -> Finding:
+def _lossy(lost: LostPackets, device: str) -> Finding:
     place = f"from {lost.node} to {lost.peer}" if lost.peer else f"{lost.way} {lost.node}"
     return warn(
         Where(node=lost.node, device=device, peer=lost.peer or None),

@@ -23,10 +23,10 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import held_up
 from ncclcheck.reports.subjects.failures.limits import shaping
-from ncclcheck.reports.subjects.failures.limits.shaping import Limit
+from ncclcheck.reports.subjects.failures.limits.shaping import ShapingCause
 from ncclcheck.reports.subjects.links import flows, small_segments
 from ncclcheck.reports.subjects.links.filters import firewall
-from ncclcheck.reports.subjects.links.flows import Slow
+from ncclcheck.reports.subjects.links.flows import SlowBursts
 from ncclcheck.reports.subjects.links.reached import Pair, reached
 from ncclcheck.reports.subjects.nccl import lan, led_astray
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements, group
@@ -98,7 +98,7 @@ def link_speed(cluster: Cluster) -> Iterator[Finding]:
     yield from measured
 
 
-def _unseen(link: lan.Link, fact: Unread) -> Finding:
+def _unseen(link: lan.LanPlace, fact: Unread) -> Finding:
     where = Where(node=link.node, device=link.interface.name)
     return not_read(where, "speed", fact, f"the speed of {link.interface.name} could not be read")
 
@@ -143,7 +143,7 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
     clamped = small_segments.found(found) if (found := reached(cluster)) else None
     if clamped and found:
         yield small_segments.finding(found, clamped, {node.name: node for node in cluster.nodes})
-    astray = led_astray.found(cluster)  # NET003 says why they are on another network
+    astray = led_astray.astray_nodes(cluster)  # NET003 says why they are on another network
     slow, pairs = [node for node in slowness.nodes if node.node not in {*odd, *astray}], slowness.pairs
     if clamped:
         slow = [node for node in slow if node.node != clamped.node]
@@ -191,7 +191,7 @@ def _doubtful(nodes: list[str], best: Mapping[str, float]) -> Finding:
     )
 
 
-def _both_ways(cluster: Cluster, link: lan.Link | None, back: Slow) -> Limit | None:
+def _both_ways(cluster: Cluster, link: lan.LanPlace | None, back: SlowBursts) -> ShapingCause | None:
     """Other traffic that fills one direction slows the other too: its acknowledgements wait in the same queue."""
     return shaping.filled(cluster, link, back.best, sends=back.sends) if link else None
 
@@ -204,7 +204,9 @@ def _best(rates: Mapping[Pair, float]) -> dict[str, float]:
     return best
 
 
-def _slow_node(slow: Slow, node: Node, link: lan.Link | None, least: float, *, explained: bool) -> Finding:
+def _slow_node(
+    slow: SlowBursts, node: Node, link: lan.LanPlace | None, least: float, *, explained: bool
+) -> Finding:
     verb = "sends" if slow.sends else "receives"
     name = link.interface.name if link else "eth0"
     reported = flows.reported_gbit(link.interface.speed_mbit) if link else 0.0
@@ -227,7 +229,7 @@ def _slow_node(slow: Slow, node: Node, link: lan.Link | None, least: float, *, e
     )
 
 
-def _stands_still(slow: Slow, node: Node, name: str, link: lan.Link | None) -> Finding:
+def _stands_still(slow: SlowBursts, node: Node, name: str, link: lan.LanPlace | None) -> Finding:
     """Connections open and small packets pass, and a stream dies: no cable and no queue does that."""
     way = "from" if slow.sends else "to"
     side: firewall.Side = "output" if slow.sends else "input"
@@ -257,7 +259,7 @@ def _stands_still(slow: Slow, node: Node, name: str, link: lan.Link | None) -> F
 
 
 def _explained(
-    cluster: Cluster, finding: Finding, pair: Pair, rate: float, links: Mapping[str, lan.Link]
+    cluster: Cluster, finding: Finding, pair: Pair, rate: float, links: Mapping[str, lan.LanPlace]
 ) -> Finding:
     """Of two nodes: what the one that sends, or the one that receives, does itself."""
     nodes = {node.name: node for node in cluster.nodes}
@@ -269,7 +271,7 @@ def _explained(
     return finding
 
 
-def _limited(finding: Finding, where: Where, limit: Limit) -> Finding:
+def _limited(finding: Finding, where: Where, limit: ShapingCause) -> Finding:
     """The same, once the cause is known: no cable, no switch."""
     return fail(
         where,
@@ -281,7 +283,7 @@ def _limited(finding: Finding, where: Where, limit: Limit) -> Finding:
     )
 
 
-def _slow_way(pair: Pair, rates: Mapping[Pair, float], links: Mapping[str, lan.Link], least: float) -> Finding:
+def _slow_way(pair: Pair, rates: Mapping[Pair, float], links: Mapping[str, lan.LanPlace], least: float) -> Finding:
     """Of two nodes: what one sends passes slower than what comes back; its sender is the likelier one."""
     a, b = pair
     name = links[a].interface.name if a in links else "eth0"
@@ -298,7 +300,7 @@ def _slow_way(pair: Pair, rates: Mapping[Pair, float], links: Mapping[str, lan.L
     )
 
 
-def _feeble(best: Mapping[str, float], links: Mapping[str, lan.Link]) -> Finding:
+def _feeble(best: Mapping[str, float], links: Mapping[str, lan.LanPlace]) -> Finding:
     node = min(best, key=lambda host: best[host])
     name = links[node].interface.name
     reported = flows.reported_gbit(links[node].interface.speed_mbit)

@@ -23,7 +23,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.output.settings_forms import quoted
 from ncclcheck.reports.subjects.nccl import carrying, data_cards, wiring
-from ncclcheck.reports.subjects.nccl.hca import Entry, HcaChoice, HcaPattern, UsedPort, parse_hca, port_number
+from ncclcheck.reports.subjects.nccl.hca import HcaChoice, HcaEntry, HcaPattern, UsedPort, parse_hca, port_number
 from ncclcheck.reports.subjects.nccl.variables import effective, nccl_version, values
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.text.words.fold import fold_names
@@ -117,7 +117,7 @@ def _numbers(ports: list[Port] | Unread) -> list[int]:
     return [1]
 
 
-def _shown(entry: Entry) -> str:
+def _shown(entry: HcaEntry) -> str:
     return repr(entry.name) if entry.port < 0 else f"{entry.name!r} port {entry.port}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster, Unread, at
 from ncclcheck.reports.judgement.findings import Finding, State, admin, fine, seen, you
-from ncclcheck.reports.judgement.required import Count, required, too_few
+from ncclcheck.reports.judgement.required import RequiredCount, required, too_few
 from ncclcheck.reports.judgement.rule import rule
 
 
@@ -37,7 +37,7 @@ def required_hcas(cluster: Cluster) -> Iterator[Finding]:
     for node in cluster.nodes:
         names = at(node, "rdma.hcas")
         number = names if isinstance(names, Unread) else len(names)
-        count = Count(node.name, "HCA", wanted, number, "/sys/class/infiniband")
+        count = RequiredCount(node.name, "HCA", wanted, number, "/sys/class/infiniband")
         if count.enough:
             yield fine(count.where, f"{number} HCAs", seen("/sys/class/infiniband", ", ".join(names)))
             continue

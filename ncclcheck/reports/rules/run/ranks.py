@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import broken_store, cut, deadlock, lost, stopped
-from ncclcheck.reports.subjects.failures.last_words import Told
+from ncclcheck.reports.subjects.failures.last_words import WordsMeaning
 from ncclcheck.reports.subjects.failures.limits import exhausted
 from ncclcheck.reports.subjects.failures.limits.crowded import crowded_nodes
 from ncclcheck.reports.subjects.links.reached import closed, closed_to
@@ -195,7 +195,7 @@ def every_rank_reached_every_collective(cluster: Cluster) -> Iterator[Finding]:
     run = cluster.run
     late = [rank for rank in run.ranks if rank.phase == "world"]
     if not late:
-        yield from (_held(cluster, end, warn) for end in lost.held(run))
+        yield from (_held(cluster, end, warn) for end in lost.stopped_launchers(run))
         if any(rank.phase == "start" for rank in run.ranks):
             raise NothingToJudge("its ground failed: RUN002")
         return
@@ -313,11 +313,11 @@ def _culprits(cluster: Cluster, late: list[RankState]) -> list[Finding]:
     """A torchrun that was killed, a network that was lost, ranks that are to blame: the first that there is."""
     blamed = _killed(cluster)
     if not blamed and not lost.ended(late):
-        at_start = lost.held(cluster.run) if not late or late[0].phase == "start" else []
+        at_start = lost.stopped_launchers(cluster.run) if not late or late[0].phase == "start" else []
         blamed = [_held(cluster, end, fail) for end in at_start] or _closed(cluster, late)
-        if not blamed and (broken := broken_store.found(cluster)):
+        if not blamed and (broken := broken_store.lost_store(cluster)):
             blamed = [broken_store.finding(broken)]
-        if not blamed and (severed := cut.found(cluster, late)):
+        if not blamed and (severed := cut.cut_node(cluster, late)):
             blamed = [cut.finding(cluster, severed)]
     return blamed or [_lost(cluster, rank) for rank in _blamed(cluster, late)]
 
@@ -371,7 +371,7 @@ def _lost(cluster: Cluster, rank: RankState) -> Finding:
     )
 
 
-def _mends(rank: RankState, known: Told | None) -> list[Remedy]:
+def _mends(rank: RankState, known: WordsMeaning | None) -> list[Remedy]:
     if rank.proc_state in STOPPED:
         return stopped.let_go_on(rank.proc_state, rank.pid)
     if known:

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Answer, Cluster, Mount, Node, Nvme, at, known
+from ncclcheck.probes.facts import Cluster, FileSystemAnswer, Mount, Node, Nvme, at, known
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
-from ncclcheck.reports.rules.host.failing import of_kernel, said
+from ncclcheck.reports.rules.host.failing import last_line, of_kernel
 from ncclcheck.reports.subjects.nodes.agree.agreement import group
 from ncclcheck.reports.text.words.fold import fold_names, many
 
@@ -44,7 +44,7 @@ def stale(cluster: Cluster) -> Iterator[Finding]:
     up whoever asks whether it is one); nfs(5), stat(2).
     """
     for node in cluster.nodes:
-        answers: list[Answer] = known(at(node, "health.answers"))
+        answers: list[FileSystemAnswer] = known(at(node, "health.answers"))
         bad = [reply for reply in answers if reply.late or reply.error]
         for answer in bad:
             yield _silent(node, answer)
@@ -52,7 +52,7 @@ def stale(cluster: Cluster) -> Iterator[Finding]:
             yield fine(Where(node=node.name), f"{many(len(answers), 'network file system')} answered")
 
 
-def _silent(node: Node, answer: Answer) -> Finding:
+def _silent(node: Node, answer: FileSystemAnswer) -> Finding:
     what = "gave no answer in 4 s" if answer.late else f"cannot be used: {answer.error}"
     return warn(
         Where(node=node.name),
@@ -112,7 +112,7 @@ def given_up(cluster: Cluster) -> Iterator[Finding]:
                 "the kernel gave a file system up, and mounted it read-only or shut it down",
                 why="What is written there fails.",
                 owner="node",
-                evidence=[said(event) for event in events],
+                evidence=[last_line(event) for event in events],
                 fix=[
                     admin(
                         "See which one it was, and what its disk says.", "dmesg | grep -i -e 'I/O error' -e ext4"
@@ -197,7 +197,7 @@ def nvmes(cluster: Cluster) -> Iterator[Finding]:
         for event in of_kernel(node, "disk error"):
             yield note(
                 Where(node=node.name), "the kernel reports errors of a disk", owner="node",
-                why="A disk that fails slows down or ends what reads from it.", evidence=[said(event)],
+                why="A disk that fails slows down or ends what reads from it.", evidence=[last_line(event)],
                 fix=[admin("See what the disk says of itself.", "smartctl -H -A /dev/nvme0", "nvme list")],
             )  # fmt: skip
         if disks and not bad:

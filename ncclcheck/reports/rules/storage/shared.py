@@ -22,7 +22,7 @@ from ncclcheck.reports.judgement.findings import (
     you,
 )
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.nodes.agree.together import Groups, groups
+from ncclcheck.reports.subjects.nodes.agree.together import DirectoryGroups, groups
 from ncclcheck.reports.text.words.fold import fold_names
 
 _WHY = "The script, its data or a part of a checkpoint may exist on one node and not on the other."
@@ -98,14 +98,14 @@ def _remedy(fact: Unread) -> Remedy:
     return admin("Look at why this file system does not answer.", "findmnt -T .")
 
 
-def _not_writable(grouping: Groups) -> Iterator[Finding]:
+def _not_writable(grouping: DirectoryGroups) -> Iterator[Finding]:
     """Where a node made no file, and none that others made was looked for there."""
     for node, marks in grouping.marks.items():
         if isinstance(marks.written_s, Unread) and node not in grouping.known:
             yield _unread(node, marks.written_s)
 
 
-def _late(grouping: Groups) -> Iterator[Finding]:
+def _late(grouping: DirectoryGroups) -> Iterator[Finding]:
     """One of two nodes saw the other's file, so that it is there: the other way it was only late."""
     for node in sorted({a for a, _ in grouping.late}):
         peers = [b for a, b in grouping.late if a == node]
@@ -118,7 +118,7 @@ def _late(grouping: Groups) -> Iterator[Finding]:
         )
 
 
-def _one_place(grouping: Groups) -> Finding:
+def _one_place(grouping: DirectoryGroups) -> Finding:
     nodes = grouping.together[0]
     paths = sorted({grouping.path(node) for node in nodes} - {""})
     took = [m.written_s for m in grouping.marks.values() if not isinstance(m.written_s, Unread)]
@@ -127,7 +127,7 @@ def _one_place(grouping: Groups) -> Finding:
     return fine(Where(), what, seen("a file of each node", slowest))
 
 
-def _odd(grouping: Groups) -> Iterator[Finding]:
+def _odd(grouping: DirectoryGroups) -> Iterator[Finding]:
     """Every node that does not see what the main group sees."""
     theirs, most, evidence = grouping.path(grouping.main[0]), fold_names(grouping.main), _evidence(grouping)
     for node in (node for group in grouping.together if group is not grouping.main for node in group):
@@ -148,7 +148,7 @@ def _odd(grouping: Groups) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _many_places(grouping: Groups, *, boxed: bool) -> Finding:
+def _many_places(grouping: DirectoryGroups, *, boxed: bool) -> Finding:
     nodes = [node for group in grouping.together for node in group]
     alone = len(nodes) == len(grouping.together)
     shown = f"each of {fold_names(nodes)} has a working directory of its own"
@@ -171,7 +171,7 @@ def _many_places(grouping: Groups, *, boxed: bool) -> Finding:
     )
 
 
-def _elsewhere(grouping: Groups) -> Finding:
+def _elsewhere(grouping: DirectoryGroups) -> Finding:
     """Paths that differ are no image's: somebody typed the command, or a launcher went, elsewhere."""
     groups_at = [(group, grouping.path(group[0]) or "unknown") for group in grouping.together[:_MOST_GROUPS]]
     return warn(
@@ -185,7 +185,7 @@ def _elsewhere(grouping: Groups) -> Finding:
     )
 
 
-def _evidence(grouping: Groups) -> list[Evidence]:
+def _evidence(grouping: DirectoryGroups) -> list[Evidence]:
     """What is mounted there, group by group."""
     shown = grouping.together[:_MOST_GROUPS]
     return [

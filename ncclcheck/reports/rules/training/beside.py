@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training import Beside, Kept
+from ncclcheck.probes.facts.training import Beside, KeptState
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training.trained import checked, place, ranks
@@ -68,7 +68,7 @@ def beside(cluster: Cluster, found: Beside) -> Iterator[Finding]:
         yield fine(Where(), text, seen("values beside the parameters", text))
 
 
-def _drifts(cluster: Cluster, lost: Sequence[Kept], steps: int) -> Finding:
+def _drifts(cluster: Cluster, lost: Sequence[KeptState], steps: int) -> Finding:
     of_model = lost[0].of == "model"
     where = "no parameter and no buffer" if of_model else "of the step's state"
     return (fail if of_model else warn)(
@@ -86,7 +86,7 @@ def _drifts(cluster: Cluster, lost: Sequence[Kept], steps: int) -> Finding:
     )
 
 
-def _fix(lost: Sequence[Kept]) -> Remedy:
+def _fix(lost: Sequence[KeptState]) -> Remedy:
     owner = lost[0].owner
     here = [kept for kept in lost if kept.owner == owner and kept.of == lost[0].of]
     lines = [line for kept in here[:_SHOWN] for line in _registered(kept)]
@@ -100,7 +100,7 @@ def _fix(lost: Sequence[Kept]) -> Remedy:
     return you(text, *lines)
 
 
-def _registered(kept: Kept) -> list[str]:
+def _registered(kept: KeptState) -> list[str]:
     if kept.of != "model" or kept.kind == "number":
         return []
     name = _attribute(kept)
@@ -108,7 +108,7 @@ def _registered(kept: Kept) -> list[str]:
     return [f"self.register_buffer('{name}', {made})  # in {kept.owner}.__init__, instead of self.{name} = ..."]
 
 
-def _averaged(kept: Kept) -> list[str]:
+def _averaged(kept: KeptState) -> list[str]:
     name = f"self.{_attribute(kept)}" if kept.of == "model" else kept.name
     if kept.kind == "number":
         return [
@@ -119,17 +119,17 @@ def _averaged(kept: Kept) -> list[str]:
     return [f"dist.all_reduce({tensor})  # after each update\n{name} /= dist.get_world_size()"]
 
 
-def _attribute(kept: Kept) -> str:
+def _attribute(kept: KeptState) -> str:
     return kept.name.rpartition(".")[2]
 
 
-def _attributes(kept: Sequence[Kept]) -> str:
+def _attributes(kept: Sequence[KeptState]) -> str:
     return ", ".join(_attribute(kept) for kept in kept[:_SHOWN])
 
 
-def _names(kept: Sequence[Kept]) -> str:
+def _names(kept: Sequence[KeptState]) -> str:
     return first_of((each.name for each in kept), _SHOWN)
 
 
-def _is(kept: Sequence[Kept]) -> str:
+def _is(kept: Sequence[KeptState]) -> str:
     return "is" if len(kept) == 1 else "are"

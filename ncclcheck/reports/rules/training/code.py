@@ -88,7 +88,7 @@ def _raised(cluster: Cluster, ranks: list[RankState]) -> Finding:
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _ExceptionKind:
     """Words of an exception, and what to do. ours: the reason why it is no fault of the code."""
 
     pattern: str
@@ -98,43 +98,43 @@ class _Kind:
 
 
 _KINDS = (
-    _Kind(
+    _ExceptionKind(
         r"Torch not compiled with CUDA|Found no NVIDIA driver|No CUDA GPUs are available",
         "This line asks for CUDA, and the run is on CPUs: take the device of what is there.",
         "x = x.to(next(self.parameters()).device)  # not .cuda()",
     ),
-    _Kind(
+    _ExceptionKind(
         r"not attached to a [`'\"]?Trainer",
         "Give a module that asks for no Trainer, or check the loader alone: ncclcheck data.",
         ours="the module asks for its Trainer, which does not run here",
     ),
-    _Kind(
+    _ExceptionKind(
         r"marked (?:as )?ready (?:only )?(?:once|twice)",
         "A layer that is used twice in reentrant checkpoints: take the other kind.",
         "torch.utils.checkpoint.checkpoint(layer, x, use_reentrant=False)",
     ),
-    _Kind(
+    _ExceptionKind(
         r"backward through the graph a second time|modified by an inplace operation",
         "A tensor of an earlier step goes into this one with its graph, or is changed in place: cut it off first.",
         "hidden = hidden.detach()  # before the next step; x = x + y, not x += y",
     ),
-    _Kind(
+    _ExceptionKind(
         r"does not require grad and does not have a grad_fn",
         "The loss is cut off from the parameters: by .item(), .detach(), .data, argmax, torch.no_grad, or all of "
         "them are frozen.",
         "print(loss.requires_grad, [name for name, p in model.named_parameters() if p.requires_grad])",
     ),
-    _Kind(
+    _ExceptionKind(
         r"Expected to have finished reduction",
         "Parameters get no gradient in this step, and DDP waits for them: use or freeze them, or let it search.",
         "DistributedDataParallel(model, find_unused_parameters=True)",
     ),
-    _Kind(
+    _ExceptionKind(
         r"Tried to step \d+ times",
         "The schedule was made for fewer steps: total_steps counts calls of scheduler.step(), here each batch.",
         "torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr, epochs=epochs, steps_per_epoch=len(loader))",
     ),
-    _Kind(
+    _ExceptionKind(
         r"stack expects each tensor to be equal size",
         "Samples have different shapes: pad or crop them, or give the loader a collate_fn.",
     ),
@@ -174,7 +174,7 @@ def _in_range(value: int, size: int, least: int, most: int, *, label: bool) -> R
     )
 
 
-def _fix(rank: RankState, known: _Kind | None) -> Remedy:
+def _fix(rank: RankState, known: _ExceptionKind | None) -> Remedy:
     if match := _LABEL.search(rank.error):
         return _in_range(*map(int, match.groups()[1:]), label=match[1] == "label")
     return you(known.fix, *([known.command] if known.command else [])) if known else _fix_unknown(rank)

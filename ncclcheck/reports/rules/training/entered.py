@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training import Call, Entered
+from ncclcheck.probes.facts.training import Entered, EnteredCollective
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, seen, you
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training.trained import checked, place, ranks
@@ -49,7 +49,11 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
         why="A collective ends on no rank before all have entered it: the job hangs, or mixes up numbers.",
         owner="job",
         evidence=[seen(f"rank {rank}", call) for rank, call in enumerate(found.entered[:8])],
-        fix=[_alone(calls[0]) if _of_rank_0(found) else _together(calls[0] if calls else Call("the collective"))],
+        fix=[
+            _alone(calls[0])
+            if _of_rank_0(found)
+            else _together(calls[0] if calls else EnteredCollective("the collective"))
+        ],
     )
 
 
@@ -80,7 +84,7 @@ def _of_rank_0(record: Entered) -> bool:
     return [bool(call.lines) for call in record.calls] == [True] + [False] * (len(record.calls) - 1)
 
 
-def _alone(call: Call) -> Remedy:
+def _alone(call: EnteredCollective) -> Remedy:
     """Of a call under `if rank == 0`: that of the collective, or of the user's function that has it."""
     in_function = len(call.lines) > 1
     if call.name == "barrier" and not in_function:
@@ -97,7 +101,7 @@ def _alone(call: Call) -> Remedy:
     )
 
 
-def _together(call: Call) -> Remedy:
+def _together(call: EnteredCollective) -> Remedy:
     code = ["total = value if condition else torch.zeros_like(value)\ndist.all_reduce(total)"]
     line = call.lines[0] if call.lines else "the named line"
     return you(

@@ -8,7 +8,7 @@ from ncclcheck.probes.facts import Cluster, Node, at
 from ncclcheck.probes.facts.training.saves import ShardedSave
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, fine, seen, unknown, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
-from ncclcheck.reports.subjects.training.save_forecast import SAY, Forecast, forecast, within
+from ncclcheck.reports.subjects.training.save_forecast import SAY, SaveForecast, forecast, within
 from ncclcheck.reports.subjects.training.save_settings import save_settings, timeout
 from ncclcheck.reports.subjects.training.trained import place
 from ncclcheck.reports.text.words.fold import size
@@ -16,7 +16,7 @@ from ncclcheck.reports.text.words.fold import size
 _JOBS = ("smoke",)
 
 
-def _measured(cluster: Cluster) -> tuple[ShardedSave, Forecast]:
+def _measured(cluster: Cluster) -> tuple[ShardedSave, SaveForecast]:
     """The save that was measured, and what it says of the user's model. Raises NothingToJudge."""
     smoke = cluster.measurements.smoke
     saves = smoke.saves if smoke else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training import Gradients, NotFinite, Precision, RankError, Unused, UnusedParameter
+from ncclcheck.probes.facts.training import Gradients, NotFiniteStep, Precision, RankError, Unused, UnusedParameter
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training import operations
@@ -415,7 +415,7 @@ def finite_in_the_precision(cluster: Cluster, precision: Precision) -> Iterator[
     )
 
 
-def _infinite(cluster: Cluster, precision: Precision, finite: NotFinite) -> Finding:
+def _infinite(cluster: Cluster, precision: Precision, finite: NotFiniteStep) -> Finding:
     names = ", ".join(finite.parameters[:_SHOWN])
     what = "the loss" if finite.loss else f"the gradient of {names}"
     more = f" (so on {precision.count - 1} other ranks)" if precision.count > 1 else ""
@@ -436,7 +436,7 @@ def _infinite(cluster: Cluster, precision: Precision, finite: NotFinite) -> Find
     )
 
 
-def _fix_infinite(precision: Precision, finite: NotFinite) -> Remedy:
+def _fix_infinite(precision: Precision, finite: NotFiniteStep) -> Remedy:
     if finite.of_batch:
         return you(
             "Find the sample that holds it, and repair it or leave it out.", "ncclcheck data MODULE:FACTORY"

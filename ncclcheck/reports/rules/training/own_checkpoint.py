@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Sequence
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training import Lost, OwnCheckpoint
+from ncclcheck.probes.facts.training import LostState, OwnCheckpoint
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training.trained import checked, ranks
@@ -146,17 +146,17 @@ def _together(checkpoint: OwnCheckpoint) -> Finding:
     )
 
 
-def _names(lost: Sequence[Lost]) -> str:
+def _names(lost: Sequence[LostState]) -> str:
     return first_of((each.name for each in lost), _SHOWN)
 
 
-def _said(lost: Sequence[Lost]) -> str:
+def _said(lost: Sequence[LostState]) -> str:
     if not lost:
         return "something outside of `state` and of every state_dict differs"
     return f"{_names(lost)} {'is' if len(lost) == 1 else 'are'} not restored"
 
 
-def _fix(lost: Sequence[Lost]) -> Remedy:
+def _fix(lost: Sequence[LostState]) -> Remedy:
     if not lost:
         return you("Search for numbers that the step or the model keeps in globals or closures, and save them.")
     first = lost[0]
@@ -193,7 +193,7 @@ def _fix(lost: Sequence[Lost]) -> Remedy:
     )
 
 
-def _holder(lost: Lost) -> tuple[str, str]:
+def _holder(lost: LostState) -> tuple[str, str]:
     """The expression of what holds it, and a name for it in the checkpoint."""
     if not lost.holder:  # of a result of an older version
         name = lost.name.partition(".")[0]

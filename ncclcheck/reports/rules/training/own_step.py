@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training import Differing, OwnStep, Written
+from ncclcheck.probes.facts.training import DifferingTensor, OwnStep, WrittenWeights
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fail, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training import own_loop, written
@@ -120,7 +120,7 @@ def own_step(cluster: Cluster, step: OwnStep) -> Iterator[Finding]:
         yield fine(Where(), text, seen("the given step", text))
 
 
-def _alike(differing: Differing) -> Remedy:
+def _alike(differing: DifferingTensor) -> Remedy:
     name, counter = differing.name.partition(".")[0], differing.name.rpartition(".")[2]
     if counter in _COUNTERS:
         return you("Update it on every rank, or make it on rank 0 only.")
@@ -172,7 +172,7 @@ def _by_tokens(cluster: Cluster) -> bool:
     return gradients is not None and bool(gradients.tokens)
 
 
-def _beside(cluster: Cluster, apart: list[Differing]) -> Finding:
+def _beside(cluster: Cluster, apart: list[DifferingTensor]) -> Finding:
     """Trained by an optimizer of the step, and no part of the model that was wrapped."""
     parameter, module = apart[0], apart[0].name.partition(".")[0]
     return warn(
@@ -192,19 +192,19 @@ def _beside(cluster: Cluster, apart: list[Differing]) -> Finding:
     )
 
 
-def _line(step: OwnStep) -> Written | None:
+def _line(step: OwnStep) -> WrittenWeights | None:
     """The line outside of an optimizer that made parameters differ, where nothing else did."""
     if step.taken or step.skipped or step.unaveraged or _unfrozen(step) or _plateau(step):
         return None
     return written.by_some(step) or (None if _cause(step) else written.by_all(step))
 
 
-def _where(step: OwnStep, differing: Differing) -> str:
+def _where(step: OwnStep, differing: DifferingTensor) -> str:
     tied = step.parameters.tied
     return "differ between ranks" if tied else f"differ on {ranks(differing.ranks, differing.count)}"
 
 
-def _who_differs(step: OwnStep, first: Differing) -> str:
+def _who_differs(step: OwnStep, first: DifferingTensor) -> str:
     """Of as many ranks as others none is known to be wrong, but by what it does."""
     line = _line(step)
     if line and line.ranks:
@@ -364,7 +364,7 @@ def _fix_state(step: OwnStep) -> Remedy:
     )
 
 
-def _first_to_differ(step: OwnStep) -> list[Differing]:
+def _first_to_differ(step: OwnStep) -> list[DifferingTensor]:
     """What is not the optimizer's own moments comes first: these follow from whatever else differs."""
     return sorted(step.state, key=lambda differing: ".state." in differing.name)[:3]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training import Contents, Lengths, Orders, Samples
+from ncclcheck.probes.facts.training import Contents, EpochSamples, EpochsDiffer, Lengths
 from ncclcheck.reports.judgement.findings import (
     Evidence,
     Finding,
@@ -29,7 +29,7 @@ _SHARE = "DataLoader(dataset, sampler=DistributedSampler(dataset), batch_size=B)
 
 @rule("TRN006", "every sample is read once per epoch across all ranks", worst=State.FAIL, over="", commands=_JOBS)
 @checked("samples")
-def every_sample_once(cluster: Cluster, samples: Samples) -> Iterator[Finding]:
+def every_sample_once(cluster: Cluster, samples: EpochSamples) -> Iterator[Finding]:
     """
     ## What
     The indices that the samplers of all ranks give in one epoch, counted over all ranks.
@@ -110,14 +110,14 @@ def _other_samples(cluster: Cluster, contents: Contents) -> Finding:
     )
 
 
-def _counted(samples: Samples) -> list[Evidence]:
+def _counted(samples: EpochSamples) -> list[Evidence]:
     counts = f"{samples.read} reads of {samples.dataset} samples on {samples.ranks} ranks"
     twice = [seen(f"sample {twice.index}", f"is read by {ranks(twice.ranks)}") for twice in samples.twice[:3]]
     absent = [seen("read by nobody", ", ".join(map(str, samples.absent)))] if samples.absent else []
     return [seen("an epoch by the samplers", counts), *twice, *absent]
 
 
-def _repeated(cluster: Cluster, samples: Samples) -> Finding:
+def _repeated(cluster: Cluster, samples: EpochSamples) -> Finding:
     times = samples.read / samples.dataset if samples.dataset else 0.0
     whole = samples.ranks > 1 and abs(times - samples.ranks) < 0.01 * samples.ranks
     what = "every rank reads all samples" if whole else f"{samples.repeated} samples are read again"
@@ -132,7 +132,7 @@ def _repeated(cluster: Cluster, samples: Samples) -> Finding:
     )
 
 
-def _missing(samples: Samples) -> Finding:
+def _missing(samples: EpochSamples) -> Finding:
     return warn(
         Where(),
         f"{samples.missing} of {samples.dataset} samples are read by no rank in one epoch ({samples.sampler})",
@@ -143,14 +143,14 @@ def _missing(samples: Samples) -> Finding:
     )
 
 
-def _left_over(samples: Samples) -> Finding:
+def _left_over(samples: EpochSamples) -> Finding:
     counts = f"{samples.repeated} samples again and {samples.missing} not at all, of {samples.dataset}"
     return fine(Where(), f"an epoch reads {counts}: padding or drop_last", *_counted(samples))
 
 
 @rule("TRN007", "each epoch is shuffled differently", worst=State.FAIL, over="", commands=_JOBS)
 @checked("orders")
-def another_order(cluster: Cluster, orders: Orders) -> Iterator[Finding]:
+def another_order(cluster: Cluster, orders: EpochsDiffer) -> Iterator[Finding]:
     """
     ## What
     The indices that each rank's sampler gives for epoch 0 and for epoch 1, with `set_epoch` called in between.
@@ -195,7 +195,7 @@ def another_order(cluster: Cluster, orders: Orders) -> Iterator[Finding]:
 
 @rule("TRN011", "all ranks have the same number of batches", worst=State.FAIL, over="", commands=_JOBS)
 @checked("lengths")
-def equally_many_batches(cluster: Cluster, found: Lengths) -> Iterator[Finding]:
+def equally_many_batches(cluster: Cluster, lengths: Lengths) -> Iterator[Finding]:
     """
     ## What
     How many batches the loader of each rank has in an epoch.
@@ -220,23 +220,23 @@ def equally_many_batches(cluster: Cluster, found: Lengths) -> Iterator[Finding]:
     PyTorch, Distributed Training with Uneven Inputs Using the Join Context Manager; pytorch/pytorch#38174,
     Lightning-AI/pytorch-lightning#20404.
     """
-    if not found.count:
-        batches = f"at least {found.upto}" if found.least == found.upto else str(found.least)
+    if not lengths.count:
+        batches = f"at least {lengths.upto}" if lengths.least == lengths.upto else str(lengths.least)
         yield fine(
             Where(), f"every rank has {batches} batches in an epoch", seen("length of the loaders", batches)
         )
         return
-    first = found.short[0]
-    batches = ", ".join(f"rank {loader.rank}: {loader.batches}" for loader in found.short[:8])
-    verb = "has" if found.count == 1 else "have"
+    first = lengths.short[0]
+    batches = ", ".join(f"rank {loader.rank}: {loader.batches}" for loader in lengths.short[:8])
+    verb = "has" if lengths.count == 1 else "have"
     yield fail(
         place(cluster, first.rank),
-        f"{ranks([loader.rank for loader in found.short], found.count)} {verb} fewer batches than the others "
-        f"({batches}); the most is {found.most}",
+        f"{ranks([loader.rank for loader in lengths.short], lengths.count)} {verb} fewer batches than the others "
+        f"({batches}); the most is {lengths.most}",
         why="Without those batches the others wait in their next collective until the timeout.",
         owner="job",
-        evidence=[seen("length of the loaders", f"{batches}; the most {found.most}")],
-        fix=[_equally_many(found)],
+        evidence=[seen("length of the loaders", f"{batches}; the most {lengths.most}")],
+        fix=[_equally_many(lengths)],
     )
 
 

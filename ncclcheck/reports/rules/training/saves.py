@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from shlex import quote
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training.checks import Differing
-from ncclcheck.probes.facts.training.saves import Interrupted, Merged, Reloaded, Saves
+from ncclcheck.probes.facts.training.checks import DifferingTensor
+from ncclcheck.probes.facts.training.saves import InterruptedRuns, Merged, Reloaded, Saves
 from ncclcheck.reports.judgement.findings import (
     Finding,
     Remedy,
@@ -91,7 +91,7 @@ def reloads(cluster: Cluster) -> Iterator[Finding]:
         yield fine(Where(), text, seen("checkpoint", text))
 
 
-def _changed(tensor: Differing) -> Finding:
+def _changed(tensor: DifferingTensor) -> Finding:
     who = trained.ranks(tensor.ranks, tensor.count)
     evidence = [seen("hash before and after", f"differs on {who}")]
     if tensor.unsaved:
@@ -289,7 +289,7 @@ def _stuck(where: Where, history: str, problem: str) -> Finding:
     )
 
 
-def _another(cluster: Cluster, where: Where, history: str, before: Interrupted, digest: str) -> Finding:
+def _another(cluster: Cluster, where: Where, history: str, before: InterruptedRuns, digest: str) -> Finding:
     """The user's own model may have other kernels, and the data generators of their own; ours have not."""
     return (fail if trained.builtin(cluster) else warn)(
         where,

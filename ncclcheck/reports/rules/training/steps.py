@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, fail, fine, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training import step_losses, step_times
-from ncclcheck.reports.subjects.training.step_times import Row, Steps, Straggler
+from ncclcheck.reports.subjects.training.step_times import StepRow, Steps, Straggler
 from ncclcheck.reports.text.words.fold import duration
 
 _JOBS = ("smoke",)
@@ -59,14 +59,14 @@ def no_wait_for_data(cluster: Cluster) -> Iterator[Finding]:
     PyTorch, torch.utils.data, Multi-process data loading; PyTorch, Performance Tuning Guide.
     """
     measured = _measured(cluster)
-    nodes: dict[str, list[Row]] = {}
+    nodes: dict[str, list[StepRow]] = {}
     for row in step_losses.hungry(cluster, measured):
         nodes.setdefault(row.fact.node, []).append(row)
     for rows in nodes.values():
         yield _waiting(measured, rows)
 
 
-def _waiting(measured: Steps, rows: list[Row]) -> Finding:
+def _waiting(measured: Steps, rows: list[StepRow]) -> Finding:
     worst = max(rows, key=lambda row: row.full.phases.data)
     waits = worst.full.phases.data
     more = f" (and {len(rows) - 1} more of its node)" if len(rows) > 1 else ""
@@ -200,7 +200,7 @@ def _contended(node: str, alone: float, together: float) -> Finding:
     )
 
 
-def _starved(measured: Steps, row: Row) -> Finding:
+def _starved(measured: Steps, row: StepRow) -> Finding:
     share = f"{duration(row.twin.core_us or 0)} of its step of {duration(row.twin.step_us.p50)}"
     return (warn if measured.on_gpus and not step_times.lack_cores(measured) else note)(
         Where(node=row.fact.node, rank=row.fact.rank),

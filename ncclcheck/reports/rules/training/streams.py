@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training import Generators, Metric, SharedStream
+from ncclcheck.probes.facts.training import Generators, Metric, SharedGenerator
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, fine, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.training.trained import agrees, checked, number, place, ranks
@@ -115,7 +115,7 @@ def own_random_numbers(cluster: Cluster, generators: Generators) -> Iterator[Fin
             yield _shared(cluster, stream)
 
 
-def _shared(cluster: Cluster, stream: SharedStream) -> Finding:
+def _shared(cluster: Cluster, stream: SharedGenerator) -> Finding:
     when = "after the data were made" if stream.when == "made" else "after training steps"
     call = {"python": "random.seed", "numpy": "numpy.random.seed"}.get(stream.generator, "torch.manual_seed")
     return warn(

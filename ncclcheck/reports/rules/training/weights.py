@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import Cluster
-from ncclcheck.probes.facts.training import Agreement, Differing, Doubles, FixedBatch, TakenSteps, Trained
+from ncclcheck.probes.facts.training import Agreement, DifferingTensor, Doubles, FixedBatch, TakenSteps, Trained
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, fail, fine, seen, warn, you
 from ncclcheck.reports.judgement.rule import rule
 from ncclcheck.reports.subjects.training.trained import (
@@ -87,7 +87,7 @@ def a_batch_is_learned(cluster: Cluster, seen_loss: FixedBatch) -> Iterator[Find
 
 @rule("TRN002", "all ranks start with the same weights", worst=State.FAIL, over="", commands=_JOBS)
 @checked("before_wrap")
-def the_same_weights_before_the_wrap(cluster: Cluster, found: Agreement) -> Iterator[Finding]:
+def the_same_weights_before_the_wrap(cluster: Cluster, agreement: Agreement) -> Iterator[Finding]:
     """
     ## What
     A hash of each parameter and buffer on every rank, before the model is wrapped by DDP or FSDP.
@@ -113,24 +113,25 @@ def the_same_weights_before_the_wrap(cluster: Cluster, found: Agreement) -> Iter
     PyTorch, DistributedDataParallel (module states are broadcast from rank 0); pytorch/pytorch#32426,
     pytorch/pytorch#68803.
     """
-    if not found.differ:
+    if not agreement.differ:
         yield fine(
-            Where(), f"{found.tensors} tensors are the same on all ranks, bit for bit", seen("hashes", "equal")
+            Where(), f"{agreement.tensors} tensors are the same on all ranks, bit for bit", seen("hashes", "equal")
         )
         return
-    first = found.differing[0]
+    first = agreement.differing[0]
     if first.how:
-        yield _other_parameters(cluster, found)
+        yield _other_parameters(cluster, agreement)
         return
     say = warn if strategy(cluster) == "ddp" else fail
     yield say(
         place(cluster, first.ranks[0]),
-        f"{ranks(first.ranks, first.count)} began with other weights than {_others(found)}: {_tensors(found)}",
+        f"{ranks(first.ranks, first.count)} began with other weights than {_others(agreement)}: "
+        f"{_tensors(agreement)}",
         why="DDP silently overwrites them with rank 0's weights; whatever was derived before keeps the difference."
         if say is warn
         else "Nothing broadcasts rank 0's weights here: the ranks train pieces of different models.",
         owner="job",
-        evidence=_evidence(found),
+        evidence=_evidence(agreement),
         fix=[
             you(
                 "Hand out rank 0's tensors before the wrap, or seed every generator that the model is made with "
@@ -226,7 +227,7 @@ def _skipped(cluster: Cluster, trained: Trained, steps: TakenSteps) -> Finding:
     )
 
 
-def _drifted(cluster: Cluster, trained: Trained, apart: list[Differing]) -> Finding:
+def _drifted(cluster: Cluster, trained: Trained, apart: list[DifferingTensor]) -> Finding:
     first, agreement = apart[0], trained.agreement
     who, say = (
         ranks(first.ranks, first.count),

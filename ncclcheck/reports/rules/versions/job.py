@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, Node, PluginFile, Unread, at, known,
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, admin, fail, note, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.addresses import to_itself
-from ncclcheck.reports.subjects.nodes.agree.agreement import Groups, disagreements, group
+from ncclcheck.reports.subjects.nodes.agree.agreement import ValueGroups, disagreements, group
 from ncclcheck.reports.text.words.fold import fold_names
 
 
@@ -239,7 +239,7 @@ def _of_torchrun(cluster: Cluster) -> Iterator[Finding]:
             )
 
 
-def _fix(subject: str, grouping: Groups[str]) -> list[Remedy]:
+def _fix(subject: str, grouping: ValueGroups[str]) -> list[Remedy]:
     """What most nodes have is right; without a majority, a variable that is set on a part is a leftover."""
     hand_over = you("Set it in the job script, and let the launcher hand it over.", "srun --export=ALL ...")
     apart = [(value, nodes) for value, nodes in grouping.groups if value != "not set"]

@@ -83,7 +83,7 @@ def _accusation(suspect: Accused) -> Finding:
         owner="node",
         evidence=[
             *(seen(each.source, f"{each.here}; the others: {each.others}") for each in suspect.differences),
-            *([seen("last words", failure.said)] if failure.said else []),
+            *([seen("last words", failure.words)] if failure.words else []),
         ],
         fix=[fix for each in suspect.differences for fix in each.fix],
     )

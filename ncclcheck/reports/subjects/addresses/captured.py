@@ -23,7 +23,7 @@ def findings(cluster: Cluster) -> Iterator[Finding]:
                     yield _captured(node.name, interface.name, address.prefix, owner)
 
 
-def _captured(node: str, device: str, prefix: int, owner: lan.Link) -> Finding:
+def _captured(node: str, device: str, prefix: int, owner: lan.LanPlace) -> Finding:
     address, theirs = owner.address, owner.interface.name
     return fail(
         Where(node=node, device=device, peer=owner.node),

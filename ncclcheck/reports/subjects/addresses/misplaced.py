@@ -11,19 +11,19 @@ from ncclcheck.reports.subjects.nccl.ways import Subnet, Ways
 from ncclcheck.reports.text.words.fold import fold_names
 
 
-def seconds(ways: Ways, other: Subnet, main: Subnet) -> Iterator[tuple[lan.Link, tuple[Interface, Address]]]:
+def seconds(ways: Ways, other: Subnet, main: Subnet) -> Iterator[tuple[lan.LanPlace, tuple[Interface, Address]]]:
     """The nodes of a subnet that have an address in the other one as well, which they did not choose."""
     for link in other.links:
         if second := ways.second(link, main):
             yield link, second
 
 
-def finding(link: lan.Link, main: Subnet, interface: Interface, address: Address) -> Finding:
+def finding(link: lan.LanPlace, main: Subnet, interface: Interface, address: Address) -> Finding:
     """The node whose first address is in a subnet that others do not reach, and whose other one they do."""
     name, first = link.interface.name, f"{link.address}/{link.network.prefixlen}"
     same = interface.name == name
     right = f"its second address, {address.address}," if same else f"{address.address} on {interface.name}"
-    where = f", {main.said}" if main.said.endswith("endpoint is") else ""
+    where = f", {main.remark}" if main.remark.endswith("endpoint is") else ""
     by_name = you(
         f"On {link.node} name the interface of that subnet.",
         f'export NCCL_SOCKET_IFNAME="={interface.name}"',

@@ -6,10 +6,10 @@ import ipaddress
 from collections.abc import Iterator
 from shlex import quote
 
-from ncclcheck.probes.facts import Address, Cluster, Way
+from ncclcheck.probes.facts import Address, Cluster, KernelRoute
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen, warn
 from ncclcheck.reports.subjects.nccl import lan
-from ncclcheck.reports.subjects.nccl.ways import Outcome, Subnet, Ways, subnets_of
+from ncclcheck.reports.subjects.nccl.ways import Subnet, SubnetOutcome, Ways, subnets_of
 from ncclcheck.reports.text.words.fold import fold_names
 
 
@@ -29,12 +29,12 @@ def between(cluster: Cluster, one: str, other: str) -> Finding | None:
     return None
 
 
-def _odd(ways: Ways, subnets: list[Subnet]) -> Iterator[tuple[lan.Link, Subnet, Subnet, list[lan.Link]]]:
+def _odd(ways: Ways, subnets: list[Subnet]) -> Iterator[tuple[lan.LanPlace, Subnet, Subnet, list[lan.LanPlace]]]:
     """Links of another prefix length, their subnet, the right one, and the nodes that they lose by it."""
     for other in subnets[1:]:
         mains = [main for main in subnets[: other.place] if _may_be_one_wire(main, other)]
         for link in other.links if mains else ():
-            near = [main for main in mains if ways.way(link, other, main)[0] is Outcome.LINK]
+            near = [main for main in mains if ways.way(link, other, main)[0] is SubnetOutcome.LINK]
             own = [main for main in near if ipaddress.ip_address(link.address) in main.network]
             if near:
                 main = (own or near)[0]
@@ -46,7 +46,7 @@ def _may_be_one_wire(subnet: Subnet, other: Subnet) -> bool:
     return not single and subnet.version == other.version and subnet.network.overlaps(other.network)
 
 
-def _prefix(link: lan.Link, other: Subnet, main: Subnet, lost: list[lan.Link]) -> Finding:
+def _prefix(link: lan.LanPlace, other: Subnet, main: Subnet, lost: list[lan.LanPlace]) -> Finding:
     name = link.interface.name
     far = fold_names(link.node for link in lost)
     level = fail if lost else warn
@@ -70,14 +70,14 @@ def _prefix(link: lan.Link, other: Subnet, main: Subnet, lost: list[lan.Link]) -
             ),
         ],
         fix=[
-            put_right(link.node, name, link.held, main.network.prefixlen)
+            put_right(link.node, name, link.interface_address, main.network.prefixlen)
             if lost or len(main.nodes) > len(other.nodes)
             else _which(link, main)
         ],
     )
 
 
-def _which(link: lan.Link, main: Subnet) -> Remedy:
+def _which(link: lan.LanPlace, main: Subnet) -> Remedy:
     """As many nodes have the one as the other: no command could know whom to change."""
     first = main.links[0]
     return admin(
@@ -88,16 +88,16 @@ def _which(link: lan.Link, main: Subnet) -> Remedy:
     )
 
 
-def widened(ways: Ways, link: lan.Link, peer: lan.Link) -> Remedy:
+def widened(ways: Ways, link: lan.LanPlace, peer: lan.LanPlace) -> Remedy:
     """Only where the two may be on one wire: a peer that asked there for this node, and got no answer, is not."""
-    tried = ways.found.seen.get((peer.node, link.node)) if ways.found else None
-    hops = tried.way.hops if tried and isinstance(tried.way, Way) else []
+    tried = ways.reached.seen.get((peer.node, link.node)) if ways.reached else None
+    hops = tried.way.hops if tried and isinstance(tried.way, KernelRoute) else []
     if any(hop.address == link.address and hop.state in ("failed", "incomplete") for hop in hops):
         return admin(
             "The plan of the network says which prefix length is right, and whether a router is between the two.",
             f"ip -br addr; ip route   # on {link.node} and {peer.node}",
         )
-    return put_right(link.node, link.interface.name, link.held, peer.network.prefixlen)
+    return put_right(link.node, link.interface.name, link.interface_address, peer.network.prefixlen)
 
 
 def put_right(node: str, device: str, address: Address, prefix: int) -> Remedy:
@@ -111,14 +111,14 @@ def put_right(node: str, device: str, address: Address, prefix: int) -> Remedy:
     )
 
 
-def _of(link: lan.Link, subnets: list[Subnet]) -> Subnet:
+def _of(link: lan.LanPlace, subnets: list[Subnet]) -> Subnet:
     """The subnet of a link."""
     return next(subnet for subnet in subnets if link.node in subnet.nodes)
 
 
-def _lost_by_prefix(ways: Ways, link: lan.Link, main: Subnet, subnets: list[Subnet]) -> list[lan.Link]:
+def _lost_by_prefix(ways: Ways, link: lan.LanPlace, main: Subnet, subnets: list[Subnet]) -> list[lan.LanPlace]:
     """Nodes that this one takes for near and does not reach, though those of the right subnet do, if they try."""
-    if ways.found is None:
+    if ways.reached is None:
         return []
     at_home = ipaddress.ip_address(link.address) in main.network
     lost = []
@@ -127,9 +127,9 @@ def _lost_by_prefix(ways: Ways, link: lan.Link, main: Subnet, subnets: list[Subn
             continue
         for peer in subnet.links:
             near = peer.node != link.node and ipaddress.ip_address(peer.address) in link.network
-            if near and ways.way(peer, subnet, _of(link, subnets))[0] is Outcome.NONE:
+            if near and ways.way(peer, subnet, _of(link, subnets))[0] is SubnetOutcome.NONE:
                 continue  # it cannot answer: that is said of it, and the wider prefix may be right
-            witnesses = {ways.found.passes(node, [peer.node]) for node in main.nodes - {peer.node}} - {None}
-            if near and ways.found.passes(link.node, [peer.node]) is False and witnesses in (set(), {True}):
+            witnesses = {ways.reached.passes(node, [peer.node]) for node in main.nodes - {peer.node}} - {None}
+            if near and ways.reached.passes(link.node, [peer.node]) is False and witnesses in (set(), {True}):
                 lost.append(peer)
     return lost

@@ -21,7 +21,7 @@ _LENGTH = 17  # characters of the MAC of an Ethernet card
 
 def findings(cluster: Cluster) -> Iterator[Finding]:
     """One for every node of several that have one MAC in one subnet, unless they reach each other all the same."""
-    holders: dict[tuple[lan.IPNetwork, str], list[lan.Link]] = {}
+    holders: dict[tuple[lan.IPNetwork, str], list[lan.LanPlace]] = {}
     for link in lan.links(cluster):
         mac = link.interface.mac
         if link.interface.kind in _KINDS and isinstance(mac, str) and len(mac) == _LENGTH and mac not in _NONE:
@@ -35,7 +35,7 @@ def findings(cluster: Cluster) -> Iterator[Finding]:
                 yield _same(mac, link, others)
 
 
-def _pass(reach: Reached | None, link: lan.Link, other: lan.Link) -> bool:
+def _pass(reach: Reached | None, link: lan.LanPlace, other: lan.LanPlace) -> bool:
     """Frames between two cards of one MAC are dropped by both and by the switch: a router is between them."""
     return reach is not None and True in (
         reach.passes(link.node, [other.node]),
@@ -43,7 +43,7 @@ def _pass(reach: Reached | None, link: lan.Link, other: lan.Link) -> bool:
     )
 
 
-def _same(mac: str, link: lan.Link, others: list[lan.Link]) -> Finding:
+def _same(mac: str, link: lan.LanPlace, others: list[lan.LanPlace]) -> Finding:
     name = link.interface.name
     return fail(
         Where(node=link.node, device=name, peer=others[0].node),
@@ -63,7 +63,7 @@ def _same(mac: str, link: lan.Link, others: list[lan.Link]) -> Finding:
     )
 
 
-def _own(link: lan.Link) -> str:
+def _own(link: lan.LanPlace) -> str:
     """A locally administered MAC that no other address of the subnet gives."""
     last = int(ipaddress.ip_address(link.address)) & 0xFFFFFFFF
     return ":".join(f"{byte:02x}" for byte in b"\x02\x00" + last.to_bytes(4, "big"))

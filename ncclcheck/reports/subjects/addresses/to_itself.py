@@ -17,7 +17,7 @@ _CHAINS = (
 _BAD = ("timed_out", "unreachable", "refused", "not_sent")
 
 
-def findings(cluster: Cluster, links: Mapping[str, lan.Link]) -> Iterator[Finding]:
+def findings(cluster: Cluster, links: Mapping[str, lan.LanPlace]) -> Iterator[Finding]:
     """One for each of them."""
     nodes = {node.name: node for node in cluster.nodes}
     for reach in cluster.measurements.reach:

@@ -16,7 +16,7 @@ from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.words.fold import fold_names
 
 
-def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.Link]) -> Iterator[Finding]:
+def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.LanPlace]) -> Iterator[Finding]:
     """One a node and address. Within one subnet nobody means it; between subnets a gateway may."""
     hosts = {node.name: node for node in cluster.nodes}
     by_sender: dict[tuple[str, str, str], list[str]] = {}

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from ncclcheck.reports.subjects.box.failure import Failure, frames
+from ncclcheck.reports.subjects.box.failure import BoxFailure, frames
 
 # Seconds between them: a launcher ends the others within a second or two of the first.
 _AT_ONCE_S = 2.0
@@ -19,7 +19,7 @@ _MOST_LIKE = 3  # ranks: of two that differ none is the odd one
 _PRINTED = "printed before, by it alone"
 
 
-def with_it(first: Failure, own: Sequence[Failure]) -> list[Failure]:
+def with_it(first: BoxFailure, own: Sequence[BoxFailure]) -> list[BoxFailure]:
     """Those of other ranks that say the same from the same line, in the order of ranks; with the first."""
     if first.rank < 0 or (first.raised is not None and first.raised.thread):
         return [first]
@@ -27,7 +27,7 @@ def with_it(first: Failure, own: Sequence[Failure]) -> list[Failure]:
     return [by_rank[rank] for rank in sorted(by_rank)]
 
 
-def _same(failure: Failure, first: Failure) -> bool:
+def _same(failure: BoxFailure, first: BoxFailure) -> bool:
     if failure.rank < 0 or failure.kind != first.kind or failure.t - first.t > _AT_ONCE_S:
         return False
     if failure.raised is None or first.raised is None:
@@ -40,12 +40,12 @@ def _same(failure: Failure, first: Failure) -> bool:
     return (failure.raised.type, words, here) == (first.raised.type, others, there)
 
 
-def source(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
+def source(same: Sequence[BoxFailure]) -> tuple[BoxFailure, str, str] | None:
     """The one rank of them from which it came, how that is known, and the words of it."""
     return _by_names(same) or _by_lines(same) or _by_values(same)
 
 
-def _by_names(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
+def _by_names(same: Sequence[BoxFailure]) -> tuple[BoxFailure, str, str] | None:
     """By variables that are not finite in one rank alone, such as its input or its own loss."""
     names = {peer.rank: {*peer.raised.not_finite} for peer in same if peer.raised is not None}
     messages = [f"{peer.raised.type}: {peer.raised.message}" for peer in same if peer.raised is not None]
@@ -59,7 +59,7 @@ def _by_names(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
     return alone[0] if len(alone) == 1 else None
 
 
-def _by_lines(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
+def _by_lines(same: Sequence[BoxFailure]) -> tuple[BoxFailure, str, str] | None:
     """By the first lines with such a value: one rank alone printed one, or did so a step before the others."""
     first = [(failure, line) for failure in same if (line := _odd(failure))]
     last = [(failure, line) for failure in same for line in [*_printed(failure)][-1:] if NOT_FINITE.search(line)]
@@ -73,12 +73,12 @@ def _by_lines(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
     return None
 
 
-def _odd(failure: Failure) -> str:
+def _odd(failure: BoxFailure) -> str:
     line = failure.process.odd if failure.process is not None else ""
     return "" if failure.raised is not None and line.startswith(failure.raised.type) else line
 
 
-def _a_step_before(first: Sequence[tuple[Failure, str]]) -> tuple[Failure, str] | None:
+def _a_step_before(first: Sequence[tuple[BoxFailure, str]]) -> tuple[BoxFailure, str] | None:
     """Lines that differ in whole numbers alone: a smaller one than all the others' is of a step before."""
     numbers = [[int(number) for number in _WHOLE.findall(line)] for _, line in first]
     shapes = {_NUMBER.sub("#", line) for _, line in first}
@@ -92,7 +92,7 @@ def _a_step_before(first: Sequence[tuple[Failure, str]]) -> tuple[Failure, str] 
     return None
 
 
-def _by_values(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
+def _by_values(same: Sequence[BoxFailure]) -> tuple[BoxFailure, str, str] | None:
     """By a list in the message with a value of each rank, of which one differs from all others."""
     world = same[0].box.world
     words = same[0].raised.message if same[0].raised is not None else ""
@@ -109,7 +109,7 @@ def _by_values(same: Sequence[Failure]) -> tuple[Failure, str, str] | None:
     return None
 
 
-def _printed(failure: Failure) -> Iterator[str]:
+def _printed(failure: BoxFailure) -> Iterator[str]:
     """Lines of this rank, without that of the exception."""
     name = failure.raised.type if failure.raised is not None else ""
     yield from (

@@ -6,7 +6,7 @@ import re
 import signal
 
 from ncclcheck.probes.facts import BoxProcess
-from ncclcheck.reports.subjects.box.failure import Failure, Kind
+from ncclcheck.reports.subjects.box.failure import BoxFailure, Kind
 
 # Seconds before the last sign of life: what a queue holds is used up in this time. A judgement.
 _BEFORE_S = 30.0
@@ -14,7 +14,7 @@ _PYTHON = re.compile(r"python|pt_main|pt_data")
 _CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 
 
-def behind(failure: Failure) -> Failure:
+def behind(failure: BoxFailure) -> BoxFailure:
     """The process of the stalled rank that had failed; else what was found.
 
     multiprocessing prints what ended its process, and the rank that reads from it is not told.
@@ -37,7 +37,7 @@ def behind(failure: Failure) -> Failure:
     first = min(python, key=lambda process: process.gone or 0.0)
     number = (first.status or 0) & 0x7F
     kind: Kind = "crashed" if number in _CRASHES else "killed" if number else "exit"
-    return Failure(first.gone or failure.t, kind, failure.box, first, number=number, told=_words(first))
+    return BoxFailure(first.gone or failure.t, kind, failure.box, first, number=number, detail=_words(first))
 
 
 def _words(process: BoxProcess) -> str:

@@ -32,11 +32,11 @@ _AROUND = ("wrapper", "decorate_context", "_fn", "inner", "_wrapped_call_impl", 
 _ABORTED = 200  # characters of what a program printed as it aborted
 
 
-class Failure(NamedTuple):
+class BoxFailure(NamedTuple):
     """One thing that went wrong. of_others: it only tells that another process is gone or did not come.
 
     number: of the signal, or of the Xid. gpu: NVML's index. alike: the ranks that raised the same at once, where
-    there are several. told: in words, what is known beside the kind; told_by: by what. sent: its signal,
+    there are several. detail: in words, what is known beside the kind; told_by: by what. sent: its signal,
     by another process of the job.
     """
 
@@ -49,9 +49,9 @@ class Failure(NamedTuple):
     number: int = 0
     of_others: bool = False
     gpu: int = -1
-    cut: peers.CutOff | None = None
+    cut: peers.CutOffBox | None = None
     alike: tuple[int, ...] = ()
-    told: str = ""
+    detail: str = ""
     told_by: str = ""
     sent: BoxSent | None = None
 
@@ -90,7 +90,7 @@ class Failure(NamedTuple):
         return f"pid {pid} on {host}" if pid else host
 
 
-def frames(failure: Failure) -> list[str]:
+def frames(failure: BoxFailure) -> list[str]:
     """Lines of the user's own program, the innermost first, where they are known."""
     if failure.raised is not None:
         lines = [f"{file}:{line} in {name}" for file, line, name in FRAME.findall(failure.raised.message)]
@@ -127,7 +127,7 @@ def ended(box: Box) -> str:
     return f"exit code {box.status}" if box.status >= 0 else signal_name(-box.status)
 
 
-def said(raised: BoxRaised, most: int = 240) -> str:
+def in_words(raised: BoxRaised, most: int = 240) -> str:
     """`ValueError: boom`, in one line."""
     words = f"{raised.type}: {_BUILD.sub('', raised.message)}" if raised.message.strip() else raised.type
     if _TRACEBACK in raised.message:  # of a loader's worker or a spawned process, which torch raises again
@@ -142,13 +142,13 @@ def short(place: str) -> str:
     return f"{match[3]} ({match[1].rpartition('/')[2]}:{match[2]})" if match else place
 
 
-def _leaves(failure: Failure) -> str:
+def _leaves(failure: BoxFailure) -> str:
     """Where it called what ended it."""
     at = own_frames(failure.process.left_at) if failure.process is not None else []
     return f" in {short(at[0])}" if at else ""
 
 
-def _gave_up(failure: Failure) -> str:
+def _gave_up(failure: BoxFailure) -> str:
     """Where it was as a timer of its own ended it."""
     after = failure.process.gave_up if failure.process is not None else ""
     return (
@@ -156,48 +156,52 @@ def _gave_up(failure: Failure) -> str:
     )
 
 
-def _was_in(failure: Failure) -> str:
+def _was_in(failure: BoxFailure) -> str:
     """Where it was, and whether it worked there."""
     at = next(iter(frames(failure)), "")
     busy = " busy" if is_busy(failure) else ""
     return f": it was{busy} in {short(at)}" if at else ": it was busy" if busy else ""
 
 
-def is_busy(one: Failure) -> bool:
+def is_busy(failure: BoxFailure) -> bool:
     """Whether its process computed in the last looks before that."""
-    process = one.process
+    process = failure.process
     if process is None:
         return False
-    pairs = zip(one.box.samples, process.cores, strict=False)
-    last = [cores for sample, cores in pairs if one.t - _LOOKS_S < sample.t <= one.t]
+    pairs = zip(failure.box.samples, process.cores, strict=False)
+    last = [cores for sample, cores in pairs if failure.t - _LOOKS_S < sample.t <= failure.t]
     return bool(last) and sum(last) / len(last) > _BUSY
 
 
-def what(one: Failure) -> str:
+def what(failure: BoxFailure) -> str:
     """What happened to it, in a few words."""
-    status = one.process.status if one.process is not None else None
-    code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else one.box.status
-    aborted = in_line(one.process.aborted)[:_ABORTED] if one.process is not None else ""
+    status = failure.process.status if failure.process is not None else None
+    code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else failure.box.status
+    aborted = in_line(failure.process.aborted)[:_ABORTED] if failure.process is not None else ""
     words: dict[Kind, str] = {
         "memory": "was killed by the kernel for want of memory",
-        "killed": f"was ended by {signal_name(one.number)}",
-        "crashed": f"crashed: {signal_name(one.number)}{f': {aborted}' if aborted else ''}",
-        "left": f"ended with exit code 0{_leaves(one)} while others went on",
+        "killed": f"was ended by {signal_name(failure.number)}",
+        "crashed": f"crashed: {signal_name(failure.number)}{f': {aborted}' if aborted else ''}",
+        "left": f"ended with exit code 0{_leaves(failure)} while others went on",
         "exit": f"ended with exit code {code}"
-        + (f": {in_line(one.told)}" if one.told else _gave_up(one) or _leaves(one) or ", without an exception"),
-        "absent": (one.told or "did not come to what all the others waited for") + _was_in(one),
+        + (
+            f": {in_line(failure.detail)}"
+            if failure.detail
+            else _gave_up(failure) or _leaves(failure) or ", without an exception"
+        ),
+        "absent": (failure.detail or "did not come to what all the others waited for") + _was_in(failure),
         "apart": "called something else than all the others, which waited for it",
-        "outside": f"the job was sent {signal_name(one.number)}",
+        "outside": f"the job was sent {signal_name(failure.number)}",
         "stalled": "the job stalled",
         "vanished": "its record breaks off while the other nodes went on",
-        "cut": f"was cut off from {', '.join(one.cut.by[:4])}" if one.cut is not None else "",
-        "gpu": f"GPU {one.gpu}: {xids.HARDWARE.get(one.number, '')} (Xid {one.number})",
-        "unmet": one.told,
+        "cut": f"was cut off from {', '.join(failure.cut.by[:4])}" if failure.cut is not None else "",
+        "gpu": f"GPU {failure.gpu}: {xids.HARDWARE.get(failure.number, '')} (Xid {failure.number})",
+        "unmet": failure.detail,
         "raised": "",
     }
-    if one.raised is None or one.kind != "raised":
-        return words[one.kind]
-    beside = f" (in its thread {in_line(one.raised.thread)[:60]})" if one.raised.thread else ""
-    beside += f" (which it caught, and left with exit code {one.raised.code})" if one.raised.code else ""
-    beside += " (as all ranks; it began in this one)" if one.told_by else ""
-    return said(one.raised) + beside
+    if failure.raised is None or failure.kind != "raised":
+        return words[failure.kind]
+    beside = f" (in its thread {in_line(failure.raised.thread)[:60]})" if failure.raised.thread else ""
+    beside += f" (which it caught, and left with exit code {failure.raised.code})" if failure.raised.code else ""
+    beside += " (as all ranks; it began in this one)" if failure.told_by else ""
+    return in_words(failure.raised) + beside

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.box import alike, children, peers, senders, started, threads, waiting
-from ncclcheck.reports.subjects.box.failure import FRAME, Failure, Kind, frames, is_stopped, own_frames
+from ncclcheck.reports.subjects.box.failure import FRAME, BoxFailure, Kind, frames, is_stopped, own_frames
 from ncclcheck.reports.subjects.nodes import xids
 from ncclcheck.reports.text.words.fold import fold_ranks
 
@@ -74,15 +74,15 @@ _LOST_WORKER = re.compile(r"DataLoader worker \(pid (\d+)\) is killed by signal:
 _WORDS = {signal.strsignal(number): int(number) for number in (signal.SIGKILL, *_CRASHES)}  # as torch prints them
 
 
-class End(NamedTuple):
+class JobEnding(NamedTuple):
     """first: what explains the end; None where nothing failed. then: what followed, in order."""
 
-    first: Failure | None
-    then: list[Failure]
+    first: BoxFailure | None
+    then: list[BoxFailure]
 
 
 @derived
-def end(cluster: Cluster) -> End:
+def end(cluster: Cluster) -> JobEnding:
     """Of all boxes together."""
     boxes = cluster.measurements.boxes
     alone = len(boxes) == 1
@@ -102,13 +102,13 @@ def end(cluster: Cluster) -> End:
         )
     ]
     stalled = first is not None and first.kind == "stalled"
-    return End(
+    return JobEnding(
         first,
         [failure for failure in then if failure is not first and not (stalled and failure.kind == "stalled")],
     )
 
 
-def _failures(box: Box, *, alone: bool) -> Iterator[Failure]:
+def _failures(box: Box, *, alone: bool) -> Iterator[BoxFailure]:
     """Of one node: each process once. alone: it is the only one."""
     ends = [raised for raised in box.raised if raised.type != "KeyboardInterrupt" and not raised.thread]
     told_of = [_in_its_child(box, raised, alone=alone) for raised in ends]
@@ -122,22 +122,22 @@ def _failures(box: Box, *, alone: bool) -> Iterator[Failure]:
     for process in box.processes:
         if process.pid in raised:
             ending = raised.pop(process.pid)
-            yield Failure(ending.t, "raised", box, process, ending, of_others=_is_of_others(ending))
+            yield BoxFailure(ending.t, "raised", box, process, ending, of_others=_is_of_others(ending))
         elif (
             process.status is None
             and process.pid in own
             and (oom := _oom_at(box, process, process.gone)) is not None
         ):
-            yield Failure(process.gone or oom.t, "memory", box, process, oom=oom, number=signal.SIGKILL)
+            yield BoxFailure(process.gone or oom.t, "memory", box, process, oom=oom, number=signal.SIGKILL)
         elif process.status and (process.pid in own or _is_lost_worker(process) or _was_killed(process)):
             yield _died(box, process)
     for ending in raised.values():
-        yield Failure(ending.t, "raised", box, None, ending, of_others=_is_of_others(ending))
+        yield BoxFailure(ending.t, "raised", box, None, ending, of_others=_is_of_others(ending))
     for xid in box.xids:
         if xid.code in xids.HARDWARE:
-            yield Failure(xid.t - _NVML_S, "gpu", box, _on_gpu(box, xid.gpu), number=xid.code, gpu=xid.gpu)
+            yield BoxFailure(xid.t - _NVML_S, "gpu", box, _on_gpu(box, xid.gpu), number=xid.code, gpu=xid.gpu)
     if box.stalls and box.status != 0 and not _went_on(box):
-        yield Failure(box.stalls[-1].t - box.stalls[-1].silent, "stalled", box)
+        yield BoxFailure(box.stalls[-1].t - box.stalls[-1].silent, "stalled", box)
 
 
 def _went_on(box: Box) -> bool:
@@ -180,7 +180,7 @@ def principals(box: Box) -> list[BoxProcess]:
     return ranks or alone or [process for process in box.processes if process.role == "root"]
 
 
-def _lost_worker(box: Box, raised: BoxRaised) -> Failure | None:
+def _lost_worker(box: Box, raised: BoxRaised) -> BoxFailure | None:
     """The worker that torch names, where it came and went between two looks of the watcher."""
     named = _LOST_WORKER.search(f"{raised.message} {raised.cause}")
     number = _WORDS.get(named[2].strip(), 0) if named else 0
@@ -203,15 +203,15 @@ def _is_lost_worker(process: BoxProcess) -> bool:
     return status & 0x7F in (signal.SIGKILL, *_CRASHES) or (status > 0xFF and "multiprocessing" in process.command)
 
 
-def _died(box: Box, process: BoxProcess) -> Failure:
+def _died(box: Box, process: BoxProcess) -> BoxFailure:
     number = (process.status or 0) & 0x7F
     at = process.gone or box.ended or box.last
     oom = _oom_at(box, process, at) if number == signal.SIGKILL else None
     if oom is not None:
-        return Failure(at, "memory", box, process, oom=oom, number=number)
+        return BoxFailure(at, "memory", box, process, oom=oom, number=number)
     silent = not number and not process.left_at
     error = next((line for line in reversed(process.printed) if silent and _ERROR.match(line)), "")
-    return Failure(at, _kind(number), box, process, number=number, of_others=number in _POLITE, told=error)
+    return BoxFailure(at, _kind(number), box, process, number=number, of_others=number in _POLITE, detail=error)
 
 
 def _oom_at(box: Box, process: BoxProcess, at: float | None) -> BoxOom | None:
@@ -256,13 +256,13 @@ def _is_elsewhere(raised: BoxRaised) -> bool:
     return raised.type != "RuntimeError" or _TORCH_WORDS.search(raised.message) is None
 
 
-def _without_launchers(failures: list[Failure]) -> list[Failure]:
+def _without_launchers(failures: list[BoxFailure]) -> list[BoxFailure]:
     """A launcher's own exception tells of its ranks; it counts where there is nothing else."""
     own = [failure for failure in failures if failure.raised is None or not _is_launchers(failure.raised)]
     return own or failures
 
 
-def _of_the_last_attempt(boxes: Sequence[Box], failures: list[Failure]) -> list[Failure]:
+def _of_the_last_attempt(boxes: Sequence[Box], failures: list[BoxFailure]) -> list[BoxFailure]:
     """Without what a launcher has survived by starting all ranks again, where what came later explains the end."""
     again = []
     for box in boxes:
@@ -279,7 +279,7 @@ def _of_the_last_attempt(boxes: Sequence[Box], failures: list[Failure]) -> list[
     return later if [failure for failure in later if not failure.of_others] else failures
 
 
-def _vanished(boxes: Sequence[Box]) -> Iterator[Failure]:
+def _vanished(boxes: Sequence[Box]) -> Iterator[BoxFailure]:
     """Nodes whose record breaks off while the others went on."""
     if len(boxes) < 2:
         return
@@ -287,12 +287,12 @@ def _vanished(boxes: Sequence[Box]) -> Iterator[Failure]:
         others = max((other.ended or other.last for other in boxes if other is not box), default=0.0)
         seen = any(box.host in other.silent for other in boxes if other is not box)
         if box.ended is None and not box.closed and (seen or box.last + _VANISHED_S < others):
-            yield Failure(box.last, "vanished", box)
+            yield BoxFailure(box.last, "vanished", box)
 
 
 def _first(
-    boxes: Sequence[Box], failures: Sequence[Failure], holder: tuple[Box, BoxProcess] | None
-) -> Failure | None:
+    boxes: Sequence[Box], failures: Sequence[BoxFailure], holder: tuple[Box, BoxProcess] | None
+) -> BoxFailure | None:
     """holder: of a lock, at a stall."""
     outside = _from_outside(boxes, failures)
     vanished = [failure for failure in failures if failure.kind == "vanished"]
@@ -319,7 +319,7 @@ def _first(
     return _behind(own) if own else _of_others(boxes, failures)
 
 
-def _until(failures: Sequence[Failure], t: float) -> list[Failure]:
+def _until(failures: Sequence[BoxFailure], t: float) -> list[BoxFailure]:
     """Those before it; a stall by when it was noticed."""
     return [
         failure
@@ -330,10 +330,10 @@ def _until(failures: Sequence[Failure], t: float) -> list[Failure]:
 
 def _stalled(
     boxes: Sequence[Box],
-    failures: Sequence[Failure],
-    own: Sequence[Failure],
+    failures: Sequence[BoxFailure],
+    own: Sequence[BoxFailure],
     holder: tuple[Box, BoxProcess] | None,
-) -> Failure | None:
+) -> BoxFailure | None:
     """A stall that no failure of its own had ended, with the rank that all others wait for."""
     stalled = [failure for failure in failures if failure.kind == "stalled"]
     if not stalled or (own and not stalled[-1].box.stalls[-1].killed):
@@ -352,7 +352,7 @@ def _stalled(
     return stalled[0]._replace(box=odd[0], process=odd[1]) if odd is not None else stalled[0]
 
 
-def _of_a_rank(failure: Failure) -> bool:
+def _of_a_rank(failure: BoxFailure) -> bool:
     """That it failed itself, or complained; a process that it has started may fail without it."""
     if failure.kind in ("stalled", "vanished"):
         return False
@@ -360,7 +360,7 @@ def _of_a_rank(failure: Failure) -> bool:
     return role == "rank" or (failure.raised is not None and role != "helper")
 
 
-def _left_alone(boxes: Sequence[Box], stalled: Failure) -> Failure | None:
+def _left_alone(boxes: Sequence[Box], stalled: BoxFailure) -> BoxFailure | None:
     """Ranks that had ended with exit code 0 while others wait for them in a collective."""
     ranks = [(box, process) for box in boxes for process in box.processes if process.role == "rank"]
     noticed = stalled.box.stalls[-1].t
@@ -376,12 +376,12 @@ def _left_alone(boxes: Sequence[Box], stalled: Failure) -> Failure | None:
     if len(there) == 1 and len(gone) > 1:
         others = fold_ranks(process.rank for _, _, process in gone)
         wait = f"waits for {others}, which had ended with exit code 0,"
-        return stalled._replace(box=there[0][0], process=there[0][1], told=wait)
+        return stalled._replace(box=there[0][0], process=there[0][1], detail=wait)
     t, box, process = min(gone, key=lambda row: row[0])
-    return Failure(t, "left", box, process)
+    return BoxFailure(t, "left", box, process)
 
 
-def _of_others(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
+def _of_others(boxes: Sequence[Box], failures: Sequence[BoxFailure]) -> BoxFailure | None:
     """Where each only complains of others: of whom."""
     complaints = [failure for failure in failures if failure.of_others]
     if not complaints:
@@ -397,31 +397,31 @@ def _of_others(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | N
     )
 
 
-def _cut(boxes: Sequence[Box], failed: float) -> Failure | None:
+def _cut(boxes: Sequence[Box], failed: float) -> BoxFailure | None:
     """A node that answered nobody, or to which nobody answered."""
     node = peers.cut_off(boxes, failed)
-    return Failure(node.t, "cut", node.box or boxes[0], cut=node) if node is not None else None
+    return BoxFailure(node.t, "cut", node.box or boxes[0], cut=node) if node is not None else None
 
 
-def _behind(own: Sequence[Failure]) -> Failure:
+def _behind(own: Sequence[BoxFailure]) -> BoxFailure:
     """The earliest; where it tells of a worker that died, that worker; where all say the same, who began it."""
     first = own[0]
     same = alike.with_it(first, own)
     if len(same) > 1:
         source = alike.source(same)
         if source is not None:
-            return source[0]._replace(told_by=source[1], told=source[2])
+            return source[0]._replace(told_by=source[1], detail=source[2])
         return first._replace(alike=tuple(failure.rank for failure in same))
     named = _WORKER.search(first.raised.message) if first.raised is not None else None
     pids = {int(pid) for pid in re.findall(r"\d+", named[1])} if named else set()
     for worker in first.box.processes:
         if worker.pid in pids and worker.left_at:  # it has called os._exit(), which is no failure by its status
             at = min(worker.gone or first.t, first.t - _ALONE_S)
-            return Failure(at, "exit", first.box, worker)
+            return BoxFailure(at, "exit", first.box, worker)
     return next((failure for failure in own if failure.process is not None and failure.process.pid in pids), first)
 
 
-def _from_outside(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
+def _from_outside(boxes: Sequence[Box], failures: Sequence[BoxFailure]) -> BoxFailure | None:
     """A signal to the whole job, of which what ended soon after died."""
     ends = [failure.t for failure in failures if failure.kind not in ("stalled", "vanished")]
     for box in boxes:
@@ -429,14 +429,14 @@ def _from_outside(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure 
             last = box.ended or max(box.last, got.t)  # all may have been killed before the next look
             after = [t for t in [*ends, last] if got.t - 0.5 <= t <= got.t + _OUTSIDE_S]
             if after and got.number not in (signal.SIGCONT, signal.SIGWINCH):
-                return Failure(got.t - 0.5, "outside", box, number=got.number)
+                return BoxFailure(got.t - 0.5, "outside", box, number=got.number)
     return None
 
 
-def _launcher_was_ended(boxes: Sequence[Box]) -> Failure | None:
+def _launcher_was_ended(boxes: Sequence[Box]) -> BoxFailure | None:
     """A signal to torchrun that did not come through the wrapper: `timeout` within COMMAND, or somebody's kill."""
     got = [
-        Failure(_sent_by(box, process), "outside", box, process, number=signal.SIGTERM)
+        BoxFailure(_sent_by(box, process), "outside", box, process, number=signal.SIGTERM)
         for box in boxes
         for process in box.processes
         if _TIMEOUT.search(process.command.partition(" ")[0])
@@ -444,7 +444,7 @@ def _launcher_was_ended(boxes: Sequence[Box]) -> Failure | None:
         and os.WEXITSTATUS(process.status or 0) in _RAN_OUT
     ]
     got += [
-        Failure(raised.t, "outside", box, raised=raised, number=int(named[1]))
+        BoxFailure(raised.t, "outside", box, raised=raised, number=int(named[1]))
         for box in boxes
         for raised in box.raised
         if raised.type == "SignalException" and (named := _GOT_SIGNAL.search(raised.message))
@@ -463,7 +463,7 @@ def _sent_by(box: Box, timeout: BoxProcess) -> float:
     return min([*ends, timeout.gone or box.ended or box.last]) - _ALONE_S
 
 
-def _signalled(failures: Sequence[Failure]) -> Failure | None:
+def _signalled(failures: Sequence[BoxFailure]) -> BoxFailure | None:
     """A rank that SIGTERM or its like ended before any other had ended: launchers send it only after that."""
     ranks = [failure for failure in failures if failure.process is not None and failure.process.role == "rank"]
     ends = sorted(
@@ -476,10 +476,10 @@ def _signalled(failures: Sequence[Failure]) -> Failure | None:
     return ranks[ends[0][1]] if alone else None
 
 
-def _left(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
+def _left(boxes: Sequence[Box], failures: Sequence[BoxFailure]) -> BoxFailure | None:
     """A rank that ended with exit code 0 before any other lost its peer."""
     gone = [
-        Failure(t, "left", box, process)
+        BoxFailure(t, "left", box, process)
         for box in boxes
         for process in box.processes
         if process.role == "rank" and (t := _left_at(process)) is not None and t < failures[0].t + _SEEN_S
@@ -492,7 +492,7 @@ def _left_at(process: BoxProcess) -> float | None:
     return process.left or (process.gone if process.status == 0 else None)
 
 
-def _absent(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
+def _absent(boxes: Sequence[Box], failures: Sequence[BoxFailure]) -> BoxFailure | None:
     """A rank that was there and alone did not complain: the others had waited for it."""
     complained = {failure.rank for failure in failures if failure.raised is not None}
     quiet = [
@@ -511,10 +511,10 @@ def _absent(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None
     lost = all(map(_CLOSED.search, said)) and not any(map(_TIME.search, said))
     lives = process.gone is None or process.gone > failures[0].t + _ALONE_S
     closed = "closed its connections to the others, and lived on" if lost and lives else ""
-    return Failure(failures[0].t, "absent", box, process, told=closed)
+    return BoxFailure(failures[0].t, "absent", box, process, detail=closed)
 
 
-def _apart(failures: Sequence[Failure]) -> Failure | None:
+def _apart(failures: Sequence[BoxFailure]) -> BoxFailure | None:
     """Of ranks that all ran into their timeout the one that had called from another line than the others."""
     raised = {failure.rank: failure for failure in failures if failure.raised is not None and failure.rank >= 0}
     rank = odd_one({rank: frames(failure) for rank, failure in raised.items()})

@@ -26,7 +26,7 @@ _WAITS_TO_SEND = 0.5  # share of looks with unsent data
 _NEAR_S = 60.0  # of the change: what the kernel or a counter said then may be why
 
 
-class Slow(NamedTuple):
+class SlowSince(NamedTuple):
     """t: since when; ratio: how much longer the same takes. process: a rank, None for all of the node."""
 
     t: float
@@ -37,7 +37,7 @@ class Slow(NamedTuple):
     changes: list[str]
 
 
-class _Change(NamedTuple):
+class _PaceChange(NamedTuple):
     start: float
     t: float
     end: float
@@ -49,18 +49,18 @@ _Series = list[tuple[Sequence[BoxSample], Sequence[float]]]  # of each node of i
 
 
 @derived
-def slow(cluster: Cluster) -> Slow | None:
+def slow(cluster: Cluster) -> SlowSince | None:
     """None where the job kept its pace, or where nobody stands out."""
     boxes = [box for box in cluster.measurements.boxes if len(box.samples) > 2 * _LEAST_BINS]
     for change in (_of_ranks(boxes), _change(boxes, [_traffic(boxes)])):
         culprit = _culprit(boxes, change) if change is not None else None
         if change is not None and culprit is not None:
             box, process, what = culprit
-            return Slow(change.t, change.ratio, box, process, what, [*_changes(box, process, change)])
+            return SlowSince(change.t, change.ratio, box, process, what, [*_changes(box, process, change)])
     return None
 
 
-def _culprit(boxes: Sequence[Box], change: _Change) -> _Found | None:
+def _culprit(boxes: Sequence[Box], change: _PaceChange) -> _Found | None:
     return _by_clock(boxes, change) or _by_rank(boxes, change) or _by_queue(boxes, change)
 
 
@@ -69,7 +69,7 @@ def _traffic(boxes: Sequence[Box]) -> _Series:
     return [(box.samples, [float(sample.sent) for sample in box.samples]) for box in boxes]
 
 
-def _of_ranks(boxes: Sequence[Box]) -> _Change | None:
+def _of_ranks(boxes: Sequence[Box]) -> _PaceChange | None:
     """By what each rank writes, where all of them became slower at once: gloo's messages, a line a step."""
     ranks: list[_Series] = [
         [(box.samples, process.wrote)]
@@ -80,7 +80,7 @@ def _of_ranks(boxes: Sequence[Box]) -> _Change | None:
     return _change(boxes, ranks) if len(ranks) > 1 else None
 
 
-def _change(boxes: Sequence[Box], each: Sequence[_Series]) -> _Change | None:
+def _change(boxes: Sequence[Box], each: Sequence[_Series]) -> _PaceChange | None:
     """When the bytes a second of each became fewer for good: every step sends the same."""
     begun, ended = min((b.started for b in boxes), default=0.0), _ended(boxes)
     width = max(_LEAST_BIN_S, (ended - begun) / _MOST_BINS)
@@ -106,7 +106,7 @@ def _change(boxes: Sequence[Box], each: Sequence[_Series]) -> _Change | None:
     apart = after[len(after) * 3 // 4] < before[len(before) // 4]
     if not apart or not _STALLED * median(before) <= median(after) <= _SLOWER * median(before):
         return None
-    return _Change(start, start + at * width, ended, median(before) / median(after))
+    return _PaceChange(start, start + at * width, ended, median(before) / median(after))
 
 
 def _rate(series: _Series, start: float, end: float) -> float:
@@ -141,7 +141,7 @@ def _ended(boxes: Sequence[Box]) -> float:
     return min([*gone, *failed, *stalled, *(box.samples[-1].t for box in boxes)], default=0.0)
 
 
-def _both(box: Box, change: _Change, values: Sequence[float]) -> tuple[float, float]:
+def _both(box: Box, change: _PaceChange, values: Sequence[float]) -> tuple[float, float]:
     """Means of values that go with the samples, before the change and after it."""
     pairs = [*zip(box.samples, values, strict=False)]
     before = [value for sample, value in pairs if change.start <= sample.t < change.t]
@@ -149,7 +149,7 @@ def _both(box: Box, change: _Change, values: Sequence[float]) -> tuple[float, fl
     return fmean(before or [0.0]), fmean(after or [0.0])
 
 
-def _by_clock(boxes: Sequence[Box], change: _Change) -> _Found | None:
+def _by_clock(boxes: Sequence[Box], change: _PaceChange) -> _Found | None:
     """One GPU whose clock fell while those of the others stayed."""
     shares: dict[tuple[int, int], float] = {}
     for number, box in enumerate(boxes):
@@ -168,7 +168,7 @@ def _by_clock(boxes: Sequence[Box], change: _Change) -> _Found | None:
     return box, rank, f"the clock of GPU {gpu} fell to {shares[slowest]:.0%} of what it was"
 
 
-def _by_rank(boxes: Sequence[Box], change: _Change) -> _Found | None:
+def _by_rank(boxes: Sequence[Box], change: _PaceChange) -> _Found | None:
     """One rank that waits for nobody, while all the others wait more than before."""
     apart: list[tuple[float, float, Box, BoxProcess]] = []
     for box in boxes:
@@ -188,7 +188,7 @@ def _by_rank(boxes: Sequence[Box], change: _Change) -> _Found | None:
     )
 
 
-def _by_queue(boxes: Sequence[Box], change: _Change) -> _Found | None:
+def _by_queue(boxes: Sequence[Box], change: _PaceChange) -> _Found | None:
     """One node whose data waits to be sent, while that of the others does not."""
     queues = []
     for number, box in enumerate(boxes):
@@ -201,7 +201,7 @@ def _by_queue(boxes: Sequence[Box], change: _Change) -> _Found | None:
     return boxes[number], None, f"what it sends waits in its queues at {after:.0%} of all looks, {grown:+.0%}"
 
 
-def _changes(box: Box, process: BoxProcess | None, change: _Change) -> Iterator[str]:
+def _changes(box: Box, process: BoxProcess | None, change: _PaceChange) -> Iterator[str]:
     """What else became different on this node at that time."""
     signs: tuple[tuple[str, Callable[[BoxSample], float], float, str], ...] = (
         ("cores in use by other processes", lambda sample: sample.others, 0.5, ".1f"),

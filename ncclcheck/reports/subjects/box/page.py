@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.box import failure
 from ncclcheck.reports.subjects.box.words import THEN
 from ncclcheck.reports.text.block_text import Style, commands, headed, labelled
-from ncclcheck.reports.text.groups import Block, blocks
+from ncclcheck.reports.text.groups import FindingBlock, blocks
 from ncclcheck.reports.text.headings import heading
 from ncclcheck.reports.text.words.fold import fold_some
 from ncclcheck.reports.text.words.wrapping import wrapped
@@ -82,7 +82,7 @@ def text(document: Document, style: Style, box: str) -> str:
     return "\n".join([*head, *rows[:room], *others, *end]) + "\n"
 
 
-def _beside(block: Block, style: Style) -> list[str]:
+def _beside(block: FindingBlock, style: Style) -> list[str]:
     """Its heading; of a job that had become slow all that was seen, for that may be why it was ended."""
     rows = headed(block.state, block.codes, heading(block).text, style)
     if block.codes[0] != _SLOW:
@@ -92,7 +92,7 @@ def _beside(block: Block, style: Style) -> list[str]:
     return rows
 
 
-def shown(document: Document) -> list[Block]:
+def shown(document: Document) -> list[FindingBlock]:
     """What the box itself says before what the stalled job's look and the logs say."""
     slow = [block for block in blocks(document, [State.WARN]) if block.codes[0] == _SLOW]
     failed = [*blocks(document, [State.FAIL]), *slow]
@@ -101,7 +101,7 @@ def shown(document: Document) -> list[Block]:
     return sorted(known, key=lambda block: (order.index(block.codes[0][:3]), block.state.rank))
 
 
-def _in_full(block: Block, style: Style) -> list[str]:
+def _in_full(block: FindingBlock, style: Style) -> list[str]:
     width = style.width
     rows = headed(block.state, block.codes, heading(block).text, style)
     for evidence in block.evidence:

@@ -12,7 +12,7 @@ from ncclcheck.probes.facts import Box
 _BEFORE_S, _AFTER_S, _CLOSED_S = 1800.0, 3.0, 5.0
 
 
-class CutOff(NamedTuple):
+class CutOffBox(NamedTuple):
     """box: of the node; None where only an address is known. name: of it. by: who got no answer, and from when."""
 
     box: Box | None
@@ -21,7 +21,7 @@ class CutOff(NamedTuple):
     t: float
 
 
-def cut_off(boxes: Sequence[Box], failed: float) -> CutOff | None:
+def cut_off(boxes: Sequence[Box], failed: float) -> CutOffBox | None:
     """The one node that all broken pairs have in common."""
     hosts = {address: box.host for box in boxes for address in box.addresses}
     pairs = [(box.host, hosts.get(address, address), t) for box in boxes for address, t in _mute(box, failed)]
@@ -36,7 +36,7 @@ def cut_off(boxes: Sequence[Box], failed: float) -> CutOff | None:
     [name] = common
     box = next((box for box in boxes if box.host == name), None)
     by = sorted({a if b == name else b for a, b, _ in pairs})
-    return CutOff(box, name, by, min(t for _, _, t in pairs))
+    return CutOffBox(box, name, by, min(t for _, _, t in pairs))
 
 
 def _mute(box: Box, failed: float) -> Iterator[tuple[str, float]]:

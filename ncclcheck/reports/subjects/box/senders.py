@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Box, BoxProcess, BoxSent
-from ncclcheck.reports.subjects.box.failure import Failure, own_frames, short
+from ncclcheck.reports.subjects.box.failure import BoxFailure, own_frames, short
 
 # Seconds from sending it to what it ends, as that is noticed: chosen, launchers look every 0.1 s, the
 # watcher every second.
 _BEFORE_S, _AFTER_S = 5.0, 1.0
 
 
-def behind(boxes: Sequence[Box], failure: Failure) -> Failure:
+def behind(boxes: Sequence[Box], failure: BoxFailure) -> BoxFailure:
     """With who sent its signal, where that was a process of the job; else what was found."""
     if failure.kind not in ("outside", "killed"):
         return failure
@@ -37,13 +37,13 @@ def behind(boxes: Sequence[Box], failure: Failure) -> Failure:
     return failure._replace(sent=fits[-1]) if fits else failure
 
 
-def process(failure: Failure) -> BoxProcess | None:
+def process(failure: BoxFailure) -> BoxProcess | None:
     """The sender."""
     pid = failure.sent.pid if failure.sent is not None else 0
     return next((process for process in failure.box.processes if process.pid == pid), None)
 
 
-def named(failure: Failure) -> str:
+def named(failure: BoxFailure) -> str:
     """`rank 2 (pid 71)`, `python janitor.py (pid 70)`."""
     sent, of = failure.sent, process(failure)
     if sent is None:
@@ -54,12 +54,12 @@ def named(failure: Failure) -> str:
     return f"{of.command[:60] if of is not None else 'a process of the job'} (pid {sent.pid})"
 
 
-def at(failure: Failure) -> str:
+def at(failure: BoxFailure) -> str:
     """The line in which it did; empty where that is not known."""
     return next(iter(own_frames(failure.sent.at)), "") if failure.sent is not None else ""
 
 
-def words(failure: Failure) -> str:
+def words(failure: BoxFailure) -> str:
     """Behind what happened: `, which rank 2 (pid 71) sent in stop (train.py:12)`."""
     where = f" in {short(at(failure))}" if at(failure) else ""
     return f", which {named(failure)} sent{where}" if failure.sent is not None else ""

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Box, BoxProcess
-from ncclcheck.reports.subjects.box.failure import Failure
+from ncclcheck.reports.subjects.box.failure import BoxFailure
 from ncclcheck.reports.text.words.fold import fold_ranks
 
 _JOINED = re.compile(r"(\d+)/(\d+) clients joined")
@@ -18,7 +18,7 @@ _MEETING = re.compile(r"init_process_group|rendezvous|_store_based_barrier|_crea
 _EARLIER_S = 5.0
 
 
-def not_met(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None:
+def not_met(boxes: Sequence[Box], failures: Sequence[BoxFailure]) -> BoxFailure | None:
     """Where all that fails or stalls does so while ranks meet: who cannot have come, and why."""
     meeting = [failure for failure in failures if _meets(failure)]
     if not meeting or [failure for failure in failures if failure.raised is not None and not _meets(failure)]:
@@ -42,10 +42,10 @@ def not_met(boxes: Sequence[Box], failures: Sequence[Failure]) -> Failure | None
         why = f"{int(joined[2]) - int(joined[1])} of {joined[2]} processes did not come to where ranks meet"
         whose = None
     box, process = whose or (at.box, None)
-    return Failure(at.t, "unmet", box, process, told=why)
+    return BoxFailure(at.t, "unmet", box, process, detail=why)
 
 
-def _meets(failure: Failure) -> bool:
+def _meets(failure: BoxFailure) -> bool:
     """Whether it was in init_process_group, or at the store before that."""
     if failure.raised is not None:
         return bool(_MEETING.search("\n".join(failure.raised.frames))) and failure.of_others

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Box, BoxProcess, BoxRaised
-from ncclcheck.reports.subjects.box.failure import Failure
+from ncclcheck.reports.subjects.box.failure import BoxFailure
 
 # Kinds of a first failure that say of a process only that it did not come, or left without a word.
 _WORDLESS = ("stalled", "absent", "apart", "left", "exit")
@@ -25,7 +25,7 @@ def of(boxes: Sequence[Box], process: BoxProcess | None, until: float) -> BoxRai
     return next((raised for _, raised in died(boxes) if raised.pid == pid and raised.t <= until), None)
 
 
-def behind(boxes: Sequence[Box], failure: Failure) -> Failure:
+def behind(boxes: Sequence[Box], failure: BoxFailure) -> BoxFailure:
     """The thread that a process without words waited for, or whose end it noticed; else what was found.
 
     A thread that ended alike in several ranks, as one that sends figures somewhere, holds up none of them.
@@ -44,4 +44,4 @@ def behind(boxes: Sequence[Box], failure: Failure) -> Failure:
         return failure
     box, raised = before[0]
     process = next((process for process in box.processes if process.pid == raised.pid), None)
-    return Failure(raised.t, "raised", box, process, raised)
+    return BoxFailure(raised.t, "raised", box, process, raised)

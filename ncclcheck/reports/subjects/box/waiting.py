@@ -33,7 +33,7 @@ _FRAMES = (
 )  # fmt: skip
 
 
-class Waiting(NamedTuple):
+class WaitingFor(NamedTuple):
     """words: behind `waits`, empty for unknown. line: of the worker that it waits for, where lock: for a lock."""
 
     words: str
@@ -41,20 +41,20 @@ class Waiting(NamedTuple):
     lock: bool = False
 
 
-def of(cluster: Cluster, box: Box, one: BoxProcess) -> Waiting:
+def of(cluster: Cluster, box: Box, one: BoxProcess) -> WaitingFor:
     """Of a rank that is not in the collective of the others."""
     if is_stopped(one):
-        return Waiting("")
+        return WaitingFor("")
     live, worker = _live(cluster, box, one.pid), _worker(box, one)
     words = _as_holder(cluster, box, one.pid) or (_by_connection_or_lock(live) if live is not None else "")
     if not words and worker is not None:
         at = own_frames(_since_its_fork(worker))[0]
         lock = _waits_for_a_lock(worker)
         does = "waits for a lock" if lock else "is"
-        return Waiting(f"for its worker (pid {worker.pid}), which {does} in {short(at)}", at, lock)
+        return WaitingFor(f"for its worker (pid {worker.pid}), which {does} in {short(at)}", at, lock)
     words = words or _for_a_child(box, one)
     words = words or (_by_look(live) if live is not None else "")
-    return Waiting(words or _by_frames(one.stack))
+    return WaitingFor(words or _by_frames(one.stack))
 
 
 def _as_holder(cluster: Cluster, box: Box, pid: int) -> str:

@@ -9,8 +9,8 @@ from datetime import datetime, timezone
 from ncclcheck.probes.facts import Box, BoxProcess, Cluster
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, Where, seen, you
 from ncclcheck.reports.subjects.box import failure, first, senders, threads, waiting
-from ncclcheck.reports.subjects.box.failure import Failure
-from ncclcheck.reports.subjects.box.waiting import Waiting
+from ncclcheck.reports.subjects.box.failure import BoxFailure
+from ncclcheck.reports.subjects.box.waiting import WaitingFor
 from ncclcheck.reports.text.words.fold import fold_ranks
 from ncclcheck.reports.text.words.visible import in_line
 
@@ -28,17 +28,17 @@ _WRITES = re.compile(r"(?i)file too large|EFBIG|write|iostream|unexpected pos|SI
 _FULL = 64 * 2**20  # bytes of room below which a disk is told of: less than a small checkpoint
 
 
-def where(one: Failure) -> Where:
+def where(one: BoxFailure) -> Where:
     """Node and rank."""
     return Where(node=one.host, rank=one.rank if one.rank >= 0 else None)
 
 
-def heading(one: Failure, waits: Waiting | None = None) -> str:
+def heading(one: BoxFailure, waits: WaitingFor | None = None) -> str:
     """Who did what. waits: what the process of a stall waits for."""
     if one.kind == "stalled" and one.process is not None:
         return f"the job stalled: {one.who} {_stalls(one, one.process, waits)}"
     if one.kind == "unmet":
-        return f"the ranks did not meet: {one.told}"
+        return f"the ranks did not meet: {one.detail}"
     if one.kind in ("outside", "stalled"):
         return failure.what(one) + (_places(one.box) if one.kind == "stalled" else senders.words(one))
     if one.kind in ("vanished", "cut"):
@@ -50,13 +50,13 @@ def heading(one: Failure, waits: Waiting | None = None) -> str:
     return f"{one.who} {failure.what(one)}{senders.words(one)}"
 
 
-def _stalls(fault: Failure, process: BoxProcess, waits: Waiting | None) -> str:
+def _stalls(fault: BoxFailure, process: BoxProcess, waits: WaitingFor | None) -> str:
     if failure.is_stopped(process):
         return "is stopped"
     calls = failure.called(process.stack)
     at = f" in {failure.short(place(fault))}{f', which calls {calls}' if calls else ''}" if place(fault) else ""
-    if fault.told:
-        return f"{fault.told}{at}"
+    if fault.detail:
+        return f"{fault.detail}{at}"
     if waits is not None and waits.words:
         return f"waits {waits.words}{'' if waits.line else at}"
     return f"is elsewhere than all others{f',{at}' if at else ''}"
@@ -87,18 +87,18 @@ def _one_place(box: Box, at: tuple[str, list[int]]) -> str:
     return f": {fold_ranks(at[1])} are all in {failure.short(at[0])}, which calls {call}"
 
 
-def waits(cluster: Cluster, one: Failure) -> Waiting | None:
+def waits(cluster: Cluster, one: BoxFailure) -> WaitingFor | None:
     """What the process of a stall waits for."""
     return waiting.of(cluster, one.box, one.process) if one.kind == "stalled" and one.process is not None else None
 
 
-def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
+def evidence(cluster: Cluster, one: BoxFailure) -> list[Evidence]:
     """When and where it was, what else is known of it, what followed."""
     all_evidence = [seen("first", f"{clock(one.t)} UTC, {one.t - one.box.started:.1f} s after the start")]
     if one.kind != "outside" and (at := place(one)):
         all_evidence.append(seen("line", at))
     if one.raised is not None and one.kind == "apart":
-        all_evidence.append(seen("raised", failure.said(one.raised)))
+        all_evidence.append(seen("raised", failure.in_words(one.raised)))
     if one.raised is not None and one.raised.printed:
         all_evidence.append(
             seen("read in", "the job's output: its Python ran without what the box puts into it (-I, -E, -S)")
@@ -123,7 +123,7 @@ def evidence(cluster: Cluster, one: Failure) -> list[Evidence]:
     return all_evidence
 
 
-def remedies(cluster: Cluster, one: Failure) -> list[Remedy]:
+def remedies(cluster: Cluster, one: BoxFailure) -> list[Remedy]:
     """Of a stall."""
     waited, at = waits(cluster, one), place(one)
     if waited is not None and waited.lock:
@@ -141,18 +141,21 @@ def remedies(cluster: Cluster, one: Failure) -> list[Remedy]:
     return [you(f"Look at {at}." if at else "See where each process waits, and what HNG says.")]
 
 
-def _of_threads(cluster: Cluster, fault: Failure) -> list[Evidence]:
+def _of_threads(cluster: Cluster, fault: BoxFailure) -> list[Evidence]:
     """A thread of the same process that an exception had ended before."""
     died = threads.of(cluster.measurements.boxes, fault.process, fault.t)
     if died is None or died == fault.raised:
         return []
     at = next(iter(failure.own_frames(died.frames[::-1])), "")
     return [
-        seen("its thread", f"{died.thread} had been ended by {failure.said(died, 120)}{f' at {at}' if at else ''}")
+        seen(
+            "its thread",
+            f"{died.thread} had been ended by {failure.in_words(died, 120)}{f' at {at}' if at else ''}",
+        )
     ]
 
 
-def _short(fault: Failure) -> str:
+def _short(fault: BoxFailure) -> str:
     words = heading(fault)
     return words if len(words) <= _SHORT else f"{words[:_SHORT]} ..."
 
@@ -166,7 +169,7 @@ def _process(process: BoxProcess) -> str:
     return ", ".join(facts)
 
 
-def _of_kind(cluster: Cluster, fault: Failure) -> list[Evidence]:
+def _of_kind(cluster: Cluster, fault: BoxFailure) -> list[Evidence]:
     if fault.oom is not None:
         counted = ", ".join(f"{by} +{count}" for by, count in fault.oom.by.items())
         limit = f"; its limit is {fault.oom.limit / 2**30:.2f} GiB" if fault.oom.limit else ""
@@ -177,15 +180,15 @@ def _of_kind(cluster: Cluster, fault: Failure) -> list[Evidence]:
         ]
     if fault.kind == "unmet" and (idle := _beside_ranks(fault)):
         return [seen("waits beside them", idle)]
-    if fault.kind == "raised" and fault.told:
-        return [seen(fault.told_by, in_line(fault.told)[:200])]
+    if fault.kind == "raised" and fault.detail:
+        return [seen(fault.told_by, in_line(fault.detail)[:200])]
     tell = {"crashed": _of_crash, "outside": _of_signal, "stalled": _of_stall, "vanished": _of_silence}.get(
         fault.kind
     )
     return tell(cluster, fault) if tell is not None else []
 
 
-def _beside_ranks(fault: Failure) -> str:
+def _beside_ranks(fault: BoxFailure) -> str:
     """Programs of COMMAND's own script that were there too: one of them may hold up the rank that did not come."""
     there = [
         process
@@ -201,7 +204,7 @@ def _beside_ranks(fault: Failure) -> str:
     return ", ".join(named[:_MOST_THEN])
 
 
-def _of_signal(_: Cluster, fault: Failure) -> list[Evidence]:
+def _of_signal(_: Cluster, fault: BoxFailure) -> list[Evidence]:
     if fault.sent is not None:
         to = f"process {fault.raised.pid}, the launcher" if fault.raised is not None else "the job"
         sender = [seen("sent by", f"{senders.named(fault)}, to {to}")]
@@ -220,7 +223,7 @@ def _of_signal(_: Cluster, fault: Failure) -> list[Evidence]:
     return [seen("sent by", f"{by}, {'to all of the process group' if got.of_group else 'to the wrapper alone'}")]
 
 
-def _by_a_clock(fault: Failure) -> str:
+def _by_a_clock(fault: BoxFailure) -> str:
     """A `sleep` of COMMAND's own script that ended just before."""
     slept = [
         process
@@ -233,7 +236,7 @@ def _by_a_clock(fault: Failure) -> str:
     return f"just after a `sleep` of about {lasted:.0f} s had ended that COMMAND had started: its own time limit?"
 
 
-def _of_stall(cluster: Cluster, fault: Failure) -> list[Evidence]:
+def _of_stall(cluster: Cluster, fault: BoxFailure) -> list[Evidence]:
     stall = max((stall for box in cluster.measurements.boxes for stall in box.stalls), key=lambda stall: stall.t)
     all_evidence = [seen("silent", f"{stall.silent:.0f} s, more than {stall.limit:.0f} s")]
     if fault.process is not None and fault.process.threads:
@@ -246,19 +249,19 @@ def _of_stall(cluster: Cluster, fault: Failure) -> list[Evidence]:
     return [*all_evidence, seen("waits", ", ".join(f"{count} x {how}" for how, count in waited.most_common(3)))]
 
 
-def _of_silence(cluster: Cluster, fault: Failure) -> list[Evidence]:
+def _of_silence(cluster: Cluster, fault: BoxFailure) -> list[Evidence]:
     saw = [box.host for box in cluster.measurements.boxes if fault.box.host in box.silent]
     all_evidence = [seen("no sign of it seen by", ", ".join(saw[:4]))] if saw else []
     return [seen("last written", f"{clock(fault.box.last)} UTC"), *all_evidence]
 
 
-def _of_crash(cluster: Cluster, _: Failure) -> list[Evidence]:
+def _of_crash(cluster: Cluster, _: BoxFailure) -> list[Evidence]:
     """Where the others were when they lost it."""
     places = Counter(at for other in first.end(cluster).then if other.rank >= 0 and (at := place(other)))
     return [seen("the others", f"{count} x at {at}") for at, count in places.most_common(2)]
 
 
-def _beside(fault: Failure) -> list[Evidence]:
+def _beside(fault: BoxFailure) -> list[Evidence]:
     """What the node itself told in that time."""
     all_evidence = [
         seen("kernel", row.text)
@@ -276,7 +279,7 @@ def _beside(fault: Failure) -> list[Evidence]:
     )
 
 
-def _limits(fault: Failure) -> list[Evidence]:
+def _limits(fault: BoxFailure) -> list[Evidence]:
     """Of the process that failed, which its exception may come of; a file's size where it was about writing."""
     said = failure.what(fault)
     pid = fault.process.pid if fault.process is not None else fault.raised.pid if fault.raised is not None else 0
@@ -284,13 +287,13 @@ def _limits(fault: Failure) -> list[Evidence]:
     return [seen("limit", text) for text in own if "(ulimit -f)" not in text or _WRITES.search(said)][:2]
 
 
-def _ours(fault: Failure, text: str) -> bool:
+def _ours(fault: BoxFailure, text: str) -> bool:
     """Whether a message of the kernel names a process of the job, or none."""
     named = {int(pid or other) for pid, other in _PID.findall(text)}
     return not named or bool(named & {process.pid for process in fault.box.processes})
 
 
-def place(one: Failure) -> str:
+def place(one: BoxFailure) -> str:
     """The line of the user's own program, `train.py:12 in step`; empty where nobody knows."""
     return next(iter(failure.frames(one)), "")
 

@@ -40,7 +40,7 @@ def own(speed: Speed) -> Point | None:
     return next((point for point in plain(speed) if point.workers == (speed.workers or 0)), None)
 
 
-def told(speed: Speed) -> str:
+def by_workers(speed: Speed) -> str:
     """By workers: `0: 95, 1: 93, 2: 190`."""
     return ", ".join(f"{point.workers}: {rate(point.samples_s)}" for point in plain(speed))
 

@@ -61,7 +61,7 @@ def _speed(reports: list[DataReport]) -> str:
     node, slowest = min(known, key=lambda row: curve.most(row[1]))
     rates = [curve.most(speed) for _, speed in known]
     how = f"warm, in batches of {slowest.batch}" if slowest.batch else "warm"
-    words = f"by workers {curve.told(slowest)}; {how}"
+    words = f"by workers {curve.by_workers(slowest)}; {how}"
     if len(known) == 1:
         return words
     return f"{words}; this is {node}, at best {curve.rate(max(rates))} on the fastest of {len(known)} nodes"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ncclcheck.probes.facts import Cluster, Unread
-from ncclcheck.probes.facts.data import Content, DataReport, Made, Resources, Speed
+from ncclcheck.probes.facts.data import Content, DataReport, DataResources, Made, Speed
 from ncclcheck.reports.judgement.findings import Finding, Where, not_read
 from ncclcheck.reports.judgement.rule import NothingToJudge
 
 
-def resources(cluster: Cluster, *needs: str) -> tuple[list[tuple[str, Resources]], list[Finding]]:
+def resources(cluster: Cluster, *needs: str) -> tuple[list[tuple[str, DataResources]], list[Finding]]:
     """Node by node, where all of these facts are known; what could not be read. Raises NothingToJudge."""
     looked = [
         (report.node, report.resources) for report in cluster.measurements.data if report.resources is not None
@@ -63,7 +63,7 @@ def why_not(reports: list[DataReport], aspect: str) -> str:
     return reasons[0] if reasons else "no dataset was examined"
 
 
-def _gap(facts: Resources, needs: tuple[str, ...]) -> tuple[str, Unread] | None:
+def _gap(facts: DataResources, needs: tuple[str, ...]) -> tuple[str, Unread] | None:
     return next(((need, fact) for need in needs if type(fact := getattr(facts, need)) is Unread), None)
 
 

@@ -16,14 +16,14 @@ _LOST_STORE = re.compile(r"RendezvousConnectionError|connection to the C10d stor
 
 
 @dataclass(frozen=True)
-class Broken:
+class BrokenStore:
     """ends: of the nodes that lost it, while the torchrun of node 0 and maybe of others went on."""
 
     first: str
     ends: list[JobEnd]
 
 
-def found(cluster: Cluster) -> Broken | None:
+def lost_store(cluster: Cluster) -> BrokenStore | None:
     """Not where node 0 was lost itself: then every other node says so."""
     run = cluster.run
     if len(cluster.nodes) < 2 or run.silent:
@@ -34,7 +34,7 @@ def found(cluster: Cluster) -> Broken | None:
     started = {rank.node for rank in run.ranks if rank.last_step}
     broken = [end for end in ends if end.node in started and (end.exit is None or end.exit > 0)]
     went_on = first in gone and not any(_is_lost(cluster, first))
-    return Broken(first, broken) if broken and went_on else None
+    return BrokenStore(first, broken) if broken and went_on else None
 
 
 def _is_lost(cluster: Cluster, node: str) -> list[bool]:
@@ -42,7 +42,7 @@ def _is_lost(cluster: Cluster, node: str) -> list[bool]:
     return [bool(rank.error) or rank.exit is not None or rank.proc_state in ("gone", *STOPPED) for rank in ranks]
 
 
-def finding(broken: Broken) -> Finding:
+def finding(broken: BrokenStore) -> Finding:
     """Who ended it is not seen; that it was ended, and that new ones pass, is."""
     names = fold_names(end.node for end in broken.ends)
     node = broken.ends[0].node

@@ -13,7 +13,7 @@ from ncclcheck.reports.text.words.fold import fold_names, fold_ranks
 
 
 @dataclass(frozen=True)
-class Cut:
+class CutNode:
     """alive: the ranks of the one node that the others name; by: those whose connections to them ended."""
 
     node: str
@@ -31,7 +31,7 @@ class Cut:
         )
 
 
-def found(cluster: Cluster, late: list[RankState]) -> Cut | None:
+def cut_node(cluster: Cluster, late: list[RankState]) -> CutNode | None:
     """Where the others agree on the node, and nothing there died, stopped or raised anything."""
     left, blamed = lost.left(cluster, late), lost.first_dead(cluster, late)
     if not left or len(cluster.nodes) < 2 or any(not rank.error or not lost.in_vain(rank) for rank in blamed):
@@ -39,10 +39,10 @@ def found(cluster: Cluster, late: list[RankState]) -> Cut | None:
     node = left[0].node
     alive = [rank for rank in late if rank.node == node]
     by = [rank for rank in late if rank.node != node and rank.error and lost.in_vain(rank)]
-    return Cut(node, alive, by) if by and all(map(lost.lives, alive)) else None
+    return CutNode(node, alive, by) if by and all(map(lost.lives, alive)) else None
 
 
-def finding(cluster: Cluster, cut: Cut) -> Finding:
+def finding(cluster: Cluster, cut: CutNode) -> Finding:
     """With the node's own rule where one of its filters explains it."""
     nodes = {node.name: node for node in cluster.nodes}
     ways = [way for name in {rank.node for rank in cut.by} for way in ((name, cut.node), (cut.node, name))]

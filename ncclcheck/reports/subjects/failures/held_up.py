@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Cluster, Unread, at, value_or
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.failures.limits import shaping
 from ncclcheck.reports.subjects.links import delays, flows
-from ncclcheck.reports.subjects.links.flows import Slow
+from ncclcheck.reports.subjects.links.flows import SlowBursts
 from ncclcheck.reports.subjects.links.reached import Pair, reached
 from ncclcheck.reports.subjects.nccl import lan
 
@@ -31,7 +31,7 @@ class Slowness:
     """
 
     rates: Mapping[Pair, float]
-    nodes: tuple[Slow, ...] = ()
+    nodes: tuple[SlowBursts, ...] = ()
     pairs: frozenset[Pair] = frozenset()
     doubtful: frozenset[str] = frozenset()
 

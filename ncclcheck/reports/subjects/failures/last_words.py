@@ -19,7 +19,7 @@ _THREADS = r"(?:OMP|KMP|GOMP|MKL|OPENBLAS)_\w+"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sign:
+class LastWords:
     """Words that are recognised. Texts may use the groups of the pattern.
 
     bears: a pattern of the variables that bring it about; empty: none does.
@@ -29,18 +29,18 @@ class Sign:
     means: str
     fix: tuple[Remedy, ...] = ()
     bears: str = ""
-    found: re.Pattern[str] = field(init=False)
+    regex: re.Pattern[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "found", re.compile(self.pattern, re.MULTILINE))
+        object.__setattr__(self, "regex", re.compile(self.pattern, re.MULTILINE))
 
-    def told(self, text: str) -> Told | None:
+    def meaning(self, text: str) -> WordsMeaning | None:
         """The last line of a text that has these words."""
-        match = _last(self.found, text)
+        match = _last(self.regex, text)
         if match is None:
             return None
         groups = {name: value or "" for name, value in match.groupdict().items()}
-        return Told(
+        return WordsMeaning(
             match[0].strip(),
             self.means.format(**groups),
             [_filled(remedy, groups) for remedy in self.fix],
@@ -49,7 +49,7 @@ class Sign:
 
 
 @dataclass(frozen=True)
-class Told:
+class WordsMeaning:
     """The line that tells it, what it means, what fixes it, and a pattern of the variables that bring it about."""
 
     line: str
@@ -83,7 +83,7 @@ _OWN_PYTHON = you(
 _FAILED_TO_LOAD = r"(?:error while loading shared libraries: |(?:Import|OS)Error: )"
 
 _SIGNS = (
-    Sign(
+    LastWords(
         pattern=r"^ncclcheck: (?P<folder>\S+) was removed while the job ran",
         means="something there empties the temporary directory of running jobs: sockets and logs go with it",
         fix=(
@@ -94,45 +94,45 @@ _SIGNS = (
             ),
         ),
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*version [`'](?P<version>(?:GLIBCXX|CXXABI)_[\d.]+)' not found "
         r"\(required by (?P<file>[^)\n]+)\).*",
         means="the libstdc++ that was loaded is older than {file} needs: it has no {version}",
         fix=(_ORDER, you("Or put a newer one into the environment.", "conda install -c conda-forge libstdcxx-ng")),
         bears=_LOADER,
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*version [`'](?P<version>GLIBC_[\d.]+)' not found \(required by (?P<file>[^)\n]+)\).*",
         means="the C library of this system is older than {file} needs: it has no {version}",
         fix=(you("Use the image of the other nodes, or packages for this system.", "ldd --version"),),
         bears=_LOADER,
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*(?:symbol lookup error: |(?:Import|OS)Error: )(?P<file>/[^\s:]+): undefined symbol: \w+.*",
         means="a library of another version was loaded before the one that {file} needs",
         fix=(_ORDER, _REINSTALL),
         bears=_LOADER,
     ),
-    Sign(
+    LastWords(
         pattern=rf"^.*{_FAILED_TO_LOAD}(?P<file>[^\s:]+): (?P<how>file too short|invalid ELF header"
         r"|wrong ELF class|cannot read file data|ELF (?:load command|file).*).*",
         means="{file} is damaged, not complete, or made for another kind of machine ({how})",
         fix=(you("Compare it with the one of a healthy node.", "sha256sum {file}"), _REINSTALL),
         bears=_LOADER,
     ),
-    Sign(
+    LastWords(
         pattern=rf"^.*{_FAILED_TO_LOAD}(?P<file>[^\s:]+): cannot open shared object file.*",
         means="{file} is needed, and found nowhere on this node",
         fix=(you("Look for it on a healthy node.", "ldconfig -p | grep {file}", "env | grep ^LD_"), _REINSTALL),
         bears=_LOADER,
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*(?:error while loading shared libraries|symbol lookup error): .*",
         means="the dynamic linker could not put the program together",
         fix=(_ORDER,),
         bears=_LOADER,
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*(?:Fatal Python error: init_fs_encoding|No module named 'encodings').*",
         means="Python does not find its own standard library: PYTHONHOME or PYTHONPATH leads elsewhere, or the "
         "installation is not complete",
@@ -142,7 +142,7 @@ _SIGNS = (
         ),
         bears=_PYTHON,
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*(?:Fatal Python error: init_import_site|Failed to import the site module).*",
         means="Python could not read its site: a sitecustomize, a usercustomize or a .pth file ends it",
         fix=(
@@ -151,13 +151,13 @@ _SIGNS = (
         ),
         bears=_PYTHON,
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*Fatal Python error: (?:init_sys_streams|config_|preconfig|pyinit|init_set|_PyPathConfig).*",
         means="Python does not start with the settings of its environment",
         fix=(you("See which of its variables are set, and unset them.", "env | grep ^PYTHON"),),
         bears=_PYTHON,
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*(?:numpy\.core\.multiarray failed to import|numpy\.dtype size changed"
         r"|Numpy is not available).*",
         means="this numpy does not fit a package that was built for another one",
@@ -166,7 +166,7 @@ _SIGNS = (
             you("A torch before 2.3 needs numpy 1.", "python -m pip install 'numpy<2'"),
         ),
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*(?:cannot import name '\w+' from (?:partially initialized module )?'(?P<module>[\w.]+)' "
         r"\((?:most likely due to a circular import\) \()?"
         r"(?P<file>/(?![^)\n]*/(?:python3\.\d+|site-packages|dist-packages)/)[^)\n]+)\)).*",
@@ -174,7 +174,7 @@ _SIGNS = (
         fix=(you("Rename it.", "mv {file} {file}.hidden"),),
         bears=_PYTHON,
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*ImportError: cannot import name '\w+' from '[\w.]+' "
         r"\((?P<file>/[^)\n]*/(?:site|dist)-packages/(?P<package>[^)\n/]+)/[^)\n]*)\).*",
         means="{file} lacks what the rest of its package imports: it is empty or cut short, or of another version",
@@ -186,7 +186,7 @@ _SIGNS = (
                 "python -m pip install --force-reinstall --no-deps {package}==VERSION"),
         ),
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*(?:No usable temporary directory found in).*",
         means="no temporary directory can be written to",
         fix=(
@@ -195,13 +195,13 @@ _SIGNS = (
         ),
         bears="TMPDIR|TEMP|TMP",
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*OMP: Error #15: .*",
         means="two OpenMP libraries are in one process",
         fix=(_ORDER, you("Install torch and what brings the other one from one source: pip or conda.")),
         bears=LIBRARIES,
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*(?:libgomp: Thread creation failed|OMP: Error|can't start new thread|pthread_create failed"
         r"|(?i:fork|thread).*Resource temporarily unavailable).*",
         means="no more threads may be started: too many are asked for, or the limit is low",
@@ -211,14 +211,14 @@ _SIGNS = (
         ),
         bears=_THREADS,
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*(?:double free or corruption|free\(\): invalid|malloc\(\): |munmap_chunk\(\)"
         r"|corrupted size vs\.|malloc_consolidate\(\)|realloc\(\): invalid).*",
         means="memory was damaged: two allocators or two versions of a library in one process do that",
         fix=(_ORDER,),
         bears=LIBRARIES,
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*(?:start a new process before the\s+current process has finished its bootstrapping).*",
         means="a module starts processes while it is imported, and each of them imports it again",
         fix=(
@@ -226,7 +226,7 @@ _SIGNS = (
                 "if __name__ == '__main__': torch.multiprocessing.spawn(run, nprocs=2)"),
         ),
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*Cannot re-initialize CUDA in forked subprocess.*",
         means="CUDA was used before this process was forked, and does not survive a fork",
         fix=(
@@ -235,7 +235,7 @@ _SIGNS = (
             you("Or let nothing touch CUDA before they are started: no tensor, no set_device."),
         ),
     ),
-    Sign(
+    LastWords(
         pattern=r"^.*(?:cannot serialize a (?:bytes|string) object larger than 4 ?GiB"
         r"|'i' format requires -2147483648 <= number <= 2147483647).*",
         means="this Python pickles no argument of more than 2 or 4 GiB for a process that it starts",
@@ -244,9 +244,9 @@ _SIGNS = (
                 "def run(rank, path): dataset = MyDataset(path)   # mp.spawn(run, args=(path,))"),
         ),
     ),
-    Sign(pattern=r"^.*Intel (?:oneAPI )?MKL FATAL ERROR: .*", means="MKL cannot load its own libraries",
+    LastWords(pattern=r"^.*Intel (?:oneAPI )?MKL FATAL ERROR: .*", means="MKL cannot load its own libraries",
          fix=(_ORDER, _REINSTALL), bears=LIBRARIES),
-    Sign(
+    LastWords(
         pattern=r"^.*unsupported gloo device.*",
         means="the gloo of this torch has no such transport as GLOO_DEVICE_TRANSPORT names",
         fix=(you("Take it out: gloo chooses TCP by itself.", "unset GLOO_DEVICE_TRANSPORT"),),
@@ -257,27 +257,29 @@ _SIGNS = (
 _CRASHED = you("See where: the stack is printed at the end.", "export PYTHONFAULTHANDLER=1")
 # Words of a shell, of faulthandler or of Slurm, and what usually sends that signal to a process.
 _SIGNALS = {
-    "SIGKILL": Told("Killed", "mostly the kernel's answer to a lack of memory, else a person or the job system", [
+    "SIGKILL": WordsMeaning("Killed",
+        "mostly the kernel's answer to a lack of memory, else a person or the job system", [
         you("Ask for more memory where the job or container has a limit.", "sbatch --mem=0 ..."),
         admin("See whether the kernel ended it.", "dmesg -T | grep -i -E 'killed process|oom'")]),
-    "SIGBUS": Told("Bus error", "mapped memory has nothing behind it: /dev/shm is full, or a file was cut short", [
+    "SIGBUS": WordsMeaning("Bus error",
+        "mapped memory has nothing behind it: /dev/shm is full, or a file was cut short", [
         you("See whether there is room; install a library again that was not copied whole.", "df -h /dev/shm")],
         LIBRARIES),
-    "SIGILL": Told("Illegal instruction", "a library was built for another processor than this one", [
+    "SIGILL": WordsMeaning("Illegal instruction", "a library was built for another processor than this one", [
         you("Compare the processor with that of a healthy node.", "lscpu | grep -iE 'model name|flags'")],
         LIBRARIES),
-    "SIGXFSZ": Told("File size limit exceeded", "it wrote a file larger than its limit (ulimit -f)", [
+    "SIGXFSZ": WordsMeaning("File size limit exceeded", "it wrote a file larger than its limit (ulimit -f)", [
         you("Raise it where the job starts.", "ulimit -f unlimited"),
         admin("Or where the limit is set for all.", "grep -rs fsize /etc/security")]),
-    "SIGXCPU": Told("CPU time limit exceeded", "its limit of processor time is used up (ulimit -t)", [
+    "SIGXCPU": WordsMeaning("CPU time limit exceeded", "its limit of processor time is used up (ulimit -t)", [
         you("Raise it where the job starts.", "ulimit -t unlimited"),
         admin("Or where the limit is set for all.", "grep -rs cpu /etc/security")]),
-    "SIGSYS": Told("Bad system call", "a filter (seccomp) forbids a system call that it made", [
+    "SIGSYS": WordsMeaning("Bad system call", "a filter (seccomp) forbids a system call that it made", [
         you("Start the container with another profile.", "docker run --security-opt seccomp=unconfined ...")]),
-    "SIGSEGV": Told("Segmentation fault", "a library crashed", [_CRASHED], LIBRARIES),
-    "SIGABRT": Told("Aborted", "it ended itself: a check in a library failed", [_CRASHED], LIBRARIES),
-    "SIGFPE": Told("Floating point exception", "an arithmetic error in a library", [_CRASHED], LIBRARIES),
-    "SIGTRAP": Told("Trace/breakpoint trap", "a check in a library failed", [_CRASHED], LIBRARIES),
+    "SIGSEGV": WordsMeaning("Segmentation fault", "a library crashed", [_CRASHED], LIBRARIES),
+    "SIGABRT": WordsMeaning("Aborted", "it ended itself: a check in a library failed", [_CRASHED], LIBRARIES),
+    "SIGFPE": WordsMeaning("Floating point exception", "an arithmetic error in a library", [_CRASHED], LIBRARIES),
+    "SIGTRAP": WordsMeaning("Trace/breakpoint trap", "a check in a library failed", [_CRASHED], LIBRARIES),
 }  # fmt: skip
 _SHELL = re.compile(
     r"^(?:.*[:\d] +)?(?P<words>"
@@ -292,17 +294,17 @@ _PLACES = re.compile(
 )
 
 
-def told(text: str) -> Told | None:
+def meaning(text: str) -> WordsMeaning | None:
     """What recognised words mean; of several the surest, and of those the last."""
-    return next((means for sign in _SIGNS if (means := sign.told(text))), None)
+    return next((means for sign in _SIGNS if (means := sign.meaning(text))), None)
 
 
-def by_signal(status: int | None) -> Told | None:
+def by_signal(status: int | None) -> WordsMeaning | None:
     """What the signal of an exit status usually means; None where none ended it, or where it tells nothing."""
     return _SIGNALS.get(signal_name(-status)) if status is not None and status < 0 else None
 
 
-def by_shell(text: str) -> Told | None:
+def by_shell(text: str) -> WordsMeaning | None:
     """What a shell's or Python's word for a signal means."""
     match = _last(_SHELL, text)
     if match is None:
@@ -310,8 +312,8 @@ def by_shell(text: str) -> Told | None:
     words = match["words"] or match["fatal"]
     known = next((signal for signal in _SIGNALS.values() if signal.line.lower() in words.lower()), None)
     if known is None:
-        return Told(match[0].strip(), "the interpreter ended itself", [_CRASHED], f"{_PYTHON}|{LIBRARIES}")
-    return Told(match[0].strip(), known.means, known.fix, known.bears)
+        return WordsMeaning(match[0].strip(), "the interpreter ended itself", [_CRASHED], f"{_PYTHON}|{LIBRARIES}")
+    return WordsMeaning(match[0].strip(), known.means, known.fix, known.bears)
 
 
 def telling(text: str, most: int = 5) -> list[str]:

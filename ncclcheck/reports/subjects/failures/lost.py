@@ -37,7 +37,7 @@ def killed(run: Run) -> list[JobEnd]:
     return [end for end in run.ends if end.exit is not None and end.exit < 0]
 
 
-def held(run: Run) -> list[JobEnd]:
+def stopped_launchers(run: Run) -> list[JobEnd]:
     """A torchrun that was stopped or frozen: it starts no rank, and sees none end."""
     return [end for end in run.ends if end.held]
 
@@ -60,19 +60,19 @@ def ending(cluster: Cluster, end: JobEnd) -> str:
     return f"{began}: {last_line(end.detail)}" if end.detail else f"{began}, with status {end.exit} and no word"
 
 
-def meaning(end: JobEnd) -> last_words.Told | None:
+def meaning(end: JobEnd) -> last_words.WordsMeaning | None:
     """What the end of a torchrun usually means, by its last words, its signal or the shell's word for it."""
-    means = last_words.told(end.detail) or last_words.by_signal(end.exit)
+    means = last_words.meaning(end.detail) or last_words.by_signal(end.exit)
     return means or last_words.by_shell(last_line(end.detail))
 
 
-def meaning_of(rank: RankState, run: Run) -> last_words.Told | None:
+def meaning_of(rank: RankState, run: Run) -> last_words.WordsMeaning | None:
     """The same of a rank: what it raised, its signal, else what its node's log ended with."""
-    raised = last_words.told(rank.error)
+    raised = last_words.meaning(rank.error)
     if rank.error and (raised or not _OF_A_CHILD.search(rank.error)):
         return raised
     ends = [end.detail for end in run.ends if end.node == rank.node and not gave_up(end)]
-    return next(filter(None, map(last_words.told, ends)), None) or last_words.by_signal(rank.exit)
+    return next(filter(None, map(last_words.meaning, ends)), None) or last_words.by_signal(rank.exit)
 
 
 def ended(ranks: Sequence[RankState]) -> list[RankState]:

@@ -17,7 +17,7 @@ from ncclcheck.reports.subjects.failures.entering.launching import (
     OWN_WORDS,
     SSH,
     TRY,
-    Cause,
+    LaunchCause,
 )
 from ncclcheck.reports.subjects.failures.entering.launching_slurm import JOIN, SLURM
 from ncclcheck.reports.subjects.failures.limits import exhausted
@@ -25,7 +25,7 @@ from ncclcheck.reports.subjects.links.filters import knocked
 from ncclcheck.reports.subjects.nccl.variables import STARTUP_FILES
 from ncclcheck.reports.text.words.fold import fold_names
 
-_Words = tuple[Cause, re.Match[str]]
+_Words = tuple[LaunchCause, re.Match[str]]
 _CAUSES = (*OWN_WORDS, *SSH, *SLURM, *JOIN)
 _MOST_TOLD = 16  # nodes whose last step is evidence: a page of text; chosen
 _STOPPED = re.compile(r"^ncclcheck: .*: its agent, pid (?P<pid>\d+), is stopped", re.MULTILINE)
@@ -269,7 +269,7 @@ def _restricted(_: Cluster, silence: Silence) -> Finding | None:
 
 def _died_at_start(_: Cluster, silence: Silence) -> Finding | None:
     """The shell, the interpreter or a library there said why it ended: in words that are known."""
-    known = last_words.told(silence.detail) or last_words.by_shell(silence.detail)
+    known = last_words.meaning(silence.detail) or last_words.by_shell(silence.detail)
     if known is None or silence.exit == 0 or silence.last_step:
         return None
     return _found(

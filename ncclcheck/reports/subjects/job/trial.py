@@ -119,7 +119,7 @@ def of(trial: Trial, *verdicts: str) -> list[TrialRow]:
     return sorted(rows, key=lambda row: -abs(math.log(row.speedup or 1.0)))
 
 
-def said(trial: Trial) -> str:
+def sentence(trial: Trial) -> str:
     """The whole in a sentence."""
     what, word = setting(trial), verdict(trial)
     if word == "failed":

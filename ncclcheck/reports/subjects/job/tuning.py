@@ -26,7 +26,7 @@ _OPEN = 1.1  # an interval that reaches beyond this speed-up leaves open what wo
 _PROMISE = 1.01  # median speed-up of the best row below which a candidate is measured no further; trial's limit
 
 
-class Search:
+class TuningSearch:
     """The pairs so far. looks: after how many pairs of each candidate it is decided who goes on."""
 
     def __init__(self, candidates: Sequence[Candidate], looks: Sequence[int]) -> None:

@@ -12,7 +12,7 @@ from ncclcheck.reports.judgement.rule import NothingToJudge
 
 
 @dataclass(frozen=True)
-class Used:
+class UsedRanks:
     """The ranks of one node of which something was read."""
 
     node: Node
@@ -69,7 +69,7 @@ class Used:
         return seen(source, ", ".join(counts) or "no connection of this kind")
 
 
-def used(cluster: Cluster) -> list[Used]:
+def used(cluster: Cluster) -> list[UsedRanks]:
     """Every node of which at least one rank could be read. Raises NothingToJudge where there is none at all."""
     nodes = {node.name: node for node in cluster.nodes}
     traffic = {traffic.node: traffic for traffic in cluster.measurements.traffic}
@@ -79,10 +79,10 @@ def used(cluster: Cluster) -> list[Used]:
             ranks.setdefault(rank.node, []).append(rank)
     if not cluster.measurements.transport:
         raise NothingToJudge("no job was run")
-    return [Used(nodes[name], tuple(transports), traffic.get(name)) for name, transports in ranks.items()]
+    return [UsedRanks(nodes[name], tuple(transports), traffic.get(name)) for name, transports in ranks.items()]
 
 
-def by_nccl(cluster: Cluster) -> list[Used]:
+def by_nccl(cluster: Cluster) -> list[UsedRanks]:
     """Nodes whose ranks used NCCL. Raises NothingToJudge where gloo was used."""
     if all(rank.source == "sockets" for rank in cluster.measurements.transport):
         raise NothingToJudge("gloo was used, which has one transport only: TCP")

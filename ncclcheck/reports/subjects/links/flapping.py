@@ -37,16 +37,16 @@ def explained(cluster: Cluster, finding: Finding) -> Finding:
     )
 
 
-def stand_ins(cluster: Cluster, links: list[lan.Link]) -> dict[str, str]:
+def stand_ins(cluster: Cluster, links: list[lan.LanPlace]) -> dict[str, str]:
     """Nodes that chose another interface since the one in the others' subnet has no link: node and that interface.
 
     It is to be brought back, and no reason for any node to go elsewhere.
     """
     interfaces: dict[str, str] = {}
     nodes = {node.name: node for node in cluster.nodes}
-    chosen = lan.Addresses(link.address for link in links)
+    chosen = lan.SortedAddresses(link.address for link in links)
     for link in links:
-        own = lan.Addresses([link.address])
+        own = lan.SortedAddresses([link.address])
         if chosen.within(link.network) > own.within(link.network):
             continue
         for interface in away(nodes[link.node]):

@@ -21,7 +21,7 @@ OF_PEERS, ENOUGH = 50.0, 2.0  # NET008.of_peers_percent and NET008.enough_gbit, 
 
 
 @dataclass(frozen=True)
-class Loss:
+class PacketLoss:
     """Lost of sent, in one direction."""
 
     lost: int = 0
@@ -32,35 +32,36 @@ class Loss:
         """0 where nothing was sent."""
         return 100 * self.lost / self.sent if self.sent else 0.0
 
-    def __add__(self, other: Loss) -> Loss:
-        return Loss(self.lost + other.lost, self.sent + other.sent)
+    def __add__(self, other: PacketLoss) -> PacketLoss:
+        return PacketLoss(self.lost + other.lost, self.sent + other.sent)
 
     def __str__(self) -> str:
         return f"{self.lost} of {self.sent} ({self.percent:.1f} %)"
 
 
-def total(losses: Iterable[Loss]) -> Loss:
+def total(losses: Iterable[PacketLoss]) -> PacketLoss:
     """The sum."""
-    return sum(losses, Loss())
+    return sum(losses, PacketLoss())
 
 
-def udp_losses(reached: Reached) -> dict[Pair, Loss]:
+def udp_losses(reached: Reached) -> dict[Pair, PacketLoss]:
     """Small packets by direction: ours to the peer, and its answers to us.
 
     A pair without any answer is a filter or a broken path, not loss. What a host dropped itself, because this
     tool was too slow to read it, is not counted.
     """
-    losses: dict[Pair, Loss] = {}
+    losses: dict[Pair, PacketLoss] = {}
     for (a, b), peer in reached.seen.items():
         echoes = peer.echoes
         if isinstance(echoes, Unread) or not echoes.returned:
             continue
-        there = Loss(echoes.sent - echoes.arrived, echoes.sent)
-        back = Loss(echoes.arrived - echoes.returned, echoes.arrived)
-        losses[a, b] = losses.get((a, b), Loss()) + there
-        losses[b, a] = losses.get((b, a), Loss()) + back
+        there = PacketLoss(echoes.sent - echoes.arrived, echoes.sent)
+        back = PacketLoss(echoes.arrived - echoes.returned, echoes.arrived)
+        losses[a, b] = losses.get((a, b), PacketLoss()) + there
+        losses[b, a] = losses.get((b, a), PacketLoss()) + back
     return {
-        pair: Loss(max(0, loss.lost - _overflows(reached, pair[1])), loss.sent) for pair, loss in losses.items()
+        pair: PacketLoss(max(0, loss.lost - _overflows(reached, pair[1])), loss.sent)
+        for pair, loss in losses.items()
     }
 
 
@@ -68,18 +69,18 @@ def _overflows(reached: Reached, node: str) -> int:
     return reached.of_node[node].udp_overflows if node in reached.of_node else 0
 
 
-def tcp_losses(reached: Reached) -> dict[Pair, Loss]:
+def tcp_losses(reached: Reached) -> dict[Pair, PacketLoss]:
     """Segments that the bursts had to send again."""
-    losses: dict[Pair, Loss] = {}
+    losses: dict[Pair, PacketLoss] = {}
     for pair, peer in reached.seen.items():
         for burst in peer.bursts:
             again, segments = burst.retransmits, burst.segments
             if not isinstance(again, Unread) and not isinstance(segments, Unread):
-                losses[pair] = losses.get(pair, Loss()) + Loss(again, max(again, segments))
+                losses[pair] = losses.get(pair, PacketLoss()) + PacketLoss(again, max(again, segments))
     return losses
 
 
-def is_lossy(loss: Loss | None, percent: float) -> bool:
+def is_lossy(loss: PacketLoss | None, percent: float) -> bool:
     """More than so many percent, and not just a stray packet."""
     return loss is not None and loss.lost >= LEAST_LOST and loss.percent > percent
 
@@ -118,7 +119,7 @@ def rates(reached: Reached, loss_percent: float) -> dict[Pair, float]:
 
 
 @dataclass(frozen=True)
-class Slow:
+class SlowBursts:
     """A node whose best burst in a direction is far below the median of the other nodes' best."""
 
     node: str
@@ -129,13 +130,13 @@ class Slow:
 
 def slow_nodes(
     best_of_pair: Mapping[Pair, float], percent: float, enough: float, busy: Collection[str] = ()
-) -> list[Slow]:
+) -> list[SlowBursts]:
     """Slow senders and slow receivers among three or more nodes; a rate of `enough` Gb/s is never slow.
 
     busy: nodes without cores to spare, of which much more is asked; of all nodes where most are.
     """
     all_busy = 2 * len({*busy}) > len({node for pair in best_of_pair for node in pair})
-    slows: list[Slow] = []
+    slows: list[SlowBursts] = []
     for sends in (True, False):
         best: dict[str, float] = {}
         for pair, rate in best_of_pair.items():
@@ -146,7 +147,7 @@ def slow_nodes(
             others = _median_without(ordered, rate)
             least = others * percent / 100 / (_FAR_SLOWER if all_busy or node in busy else 1.0)
             if rate < min(enough, least):
-                slows.append(Slow(node, sends, rate, others))
+                slows.append(SlowBursts(node, sends, rate, others))
     return slows
 
 

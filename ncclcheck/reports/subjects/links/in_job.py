@@ -12,7 +12,7 @@ from shlex import quote
 from ncclcheck.probes.facts import Cluster, Sent
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, admin, seen, warn, you
 from ncclcheck.reports.subjects.links import losses
-from ncclcheck.reports.subjects.links.flows import Loss
+from ncclcheck.reports.subjects.links.flows import PacketLoss
 from ncclcheck.reports.subjects.links.reached import Pair
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.words.fold import fold_names, many
@@ -25,7 +25,7 @@ _MOST_TOLD = 4  # pairs in one evidence; chosen
 
 
 @dataclass(frozen=True)
-class Cut:
+class JobCut:
     """A node, two, or none in particular: their pairs, whose packets went unanswered for a time."""
 
     nodes: tuple[str, ...]
@@ -51,11 +51,11 @@ def sent(cluster: Cluster) -> dict[Pair, Sent]:
     }
 
 
-def lost(cluster: Cluster) -> list[losses.Lost]:
+def lost(cluster: Cluster) -> list[losses.LostPackets]:
     """Nodes and pairs that lost more than a full queue does, and of which NET009 did not say so before the job."""
     percent = cluster.policy.thresholds.get("NET009.retransmits_percent", 2.0)
     counted = {
-        pair: Loss(counts.again, max(counts.again, counts.segments))
+        pair: PacketLoss(counts.again, max(counts.again, counts.segments))
         for pair, counts in sent(cluster).items()
         if counts.segments >= _LEAST_SEGMENTS
     }
@@ -63,7 +63,7 @@ def lost(cluster: Cluster) -> list[losses.Lost]:
     return [loss for loss in losses.blamed(counted, percent, "TCP") if not loss.nodes & known]
 
 
-def cuts(cluster: Cluster) -> list[Cut]:
+def cuts(cluster: Cluster) -> list[JobCut]:
     """The node that all silent pairs have in common; else pairs, each of which was silent for long.
 
     Where most nodes would be named it is what they share: no node.
@@ -74,12 +74,15 @@ def cuts(cluster: Cluster) -> list[Cut]:
     for node in sorted({node for pair in silent for node in pair}, key=lambda name: -len({*_peers(silent, name)})):
         mine = {pair: path for pair, path in left.items() if node in pair}
         if len({*_peers(mine, node)}) > 1 and any(node not in pair for pair in paths):
-            by_node.append(Cut((node,), mine))
+            by_node.append(JobCut((node,), mine))
             left = {pair: path for pair, path in left.items() if pair not in mine}
     if len(by_node) > 1 and 2 * len(by_node) >= len({node for pair in paths for node in pair}) - 1:
-        return [Cut((), silent)]
+        return [JobCut((), silent)]
     ends = {(min(pair), max(pair)) for pair, path in left.items() if path.unanswered_s >= _OF_ONE_PAIR_S}
-    return [*by_node, *(Cut(two, {p: path for p, path in left.items() if {*p} == {*two}}) for two in sorted(ends))]
+    return [
+        *by_node,
+        *(JobCut(two, {p: path for p, path in left.items() if {*p} == {*two}}) for two in sorted(ends)),
+    ]
 
 
 def _peers(pairs: Mapping[Pair, Sent], node: str) -> Iterator[str]:
@@ -99,7 +102,7 @@ def findings(cluster: Cluster, told: set[str], effect: str) -> Iterator[Finding]
             yield _lost(loss, links[loss.node].interface.name, effect)
 
 
-def _cut(cut: Cut, device: str, effect: str) -> Finding:
+def _cut(cut: JobCut, device: str, effect: str) -> Finding:
     worst = cut.worst
     if len(cut.nodes) == 1:
         node, others = cut.nodes[0], fold_names(sorted({*_peers(cut.pairs, cut.nodes[0])}))
@@ -124,7 +127,7 @@ def _cut(cut: Cut, device: str, effect: str) -> Finding:
     )
 
 
-def _lost(lossy: losses.Lost, device: str, effect: str) -> Finding:
+def _lost(lossy: losses.LostPackets, device: str, effect: str) -> Finding:
     place = f"from {lossy.node} to {lossy.peer}" if lossy.peer else f"{lossy.way} {lossy.node}"
     return warn(
         Where(node=lossy.node, peer=lossy.peer or None, device=device),

@@ -8,22 +8,22 @@ from dataclasses import dataclass
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.links import flows
-from ncclcheck.reports.subjects.links.flows import Loss
+from ncclcheck.reports.subjects.links.flows import PacketLoss
 from ncclcheck.reports.subjects.links.reached import Pair, Reached, reached
 
 _LEAST_SEGMENTS = 500  # of a burst, 0.7 MB: with fewer, one that is sent again is already 0.2 %; chosen
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostPackets:
     """Loss at a node (way: to it, from it, both), or between two nodes, or everywhere (node is empty)."""
 
     kind: str
     node: str
     peer: str
     way: str
-    loss: Loss
-    by_pair: Mapping[Pair, Loss]
+    loss: PacketLoss
+    by_pair: Mapping[Pair, PacketLoss]
 
     @property
     def nodes(self) -> set[str]:
@@ -32,7 +32,7 @@ class Lost:
 
 
 @derived
-def lost(cluster: Cluster) -> list[Lost]:
+def lost(cluster: Cluster) -> list[LostPackets]:
     """The worst first; none where the nodes were not asked. Segments sent again say less than packets lost."""
     reach = reached(cluster)
     if reach is None:
@@ -45,7 +45,7 @@ def lost(cluster: Cluster) -> list[Lost]:
     return by_udp + blamed(rest, limits.get("NET009.retransmits_percent", 2.0), "TCP")
 
 
-def fast_bursts(cluster: Cluster, found: Reached) -> dict[Pair, Loss]:
+def fast_bursts(cluster: Cluster, found: Reached) -> dict[Pair, PacketLoss]:
     """Segments sent again, without those of slow senders and receivers: a slow link overruns a queue (NET008).
 
     Nor between nodes that lose full-size packets in either direction: what is sent again there is NET007's.
@@ -67,14 +67,14 @@ def fast_bursts(cluster: Cluster, found: Reached) -> dict[Pair, Loss]:
     }
 
 
-def blamed(losses: Mapping[Pair, Loss], percent: float, kind: str) -> list[Lost]:
+def blamed(losses: Mapping[Pair, PacketLoss], percent: float, kind: str) -> list[LostPackets]:
     """By node and direction, the worst first; what one explains is taken out before looking again."""
     left = dict(losses)
     ends: dict[tuple[str, str], list[Pair]] = {}
     for a, b in losses:
         ends.setdefault((b, "to"), []).append((a, b))
         ends.setdefault((a, "from"), []).append((a, b))
-    losts: list[Lost] = []
+    losts: list[LostPackets] = []
     while ends:
         sums = {key: flows.total(left[pair] for pair in pairs if pair in left) for key, pairs in ends.items()}
         (node, way), worst = max(sums.items(), key=lambda item: (item[1].percent, item[1].lost))
@@ -83,28 +83,28 @@ def blamed(losses: Mapping[Pair, Loss], percent: float, kind: str) -> list[Lost]
             break
         if sum(loss.lost > 0 for loss in here.values()) < 2:
             continue
-        losts.append(Lost(kind, node, "", way, worst, here))
+        losts.append(LostPackets(kind, node, "", way, worst, here))
         left = {pair: loss for pair, loss in left.items() if pair not in here}
     return [*_merged(losts, losses, kind), *_single(left, percent, kind)]
 
 
-def _merged(losts: list[Lost], losses: Mapping[Pair, Loss], kind: str) -> list[Lost]:
+def _merged(losts: list[LostPackets], losses: Mapping[Pair, PacketLoss], kind: str) -> list[LostPackets]:
     """Both directions of a node are one; if all nodes lose, no node is the culprit."""
     nodes = {node for pair in losses for node in pair}
     if len(nodes) > 2 and len({loser.node for loser in losts}) >= len(nodes) - 1:
-        return [Lost(kind, "", "", "", flows.total(losses.values()), losses)]
-    by_node: dict[str, Lost] = {}
+        return [LostPackets(kind, "", "", "", flows.total(losses.values()), losses)]
+    by_node: dict[str, LostPackets] = {}
     for lossy in losts:
         first = by_node.get(lossy.node)
-        by_node[lossy.node] = lossy if first is None else Lost(
+        by_node[lossy.node] = lossy if first is None else LostPackets(
             kind, lossy.node, "", "to and from", first.loss + lossy.loss, {**first.by_pair, **lossy.by_pair}
         )  # fmt: skip
     return list(by_node.values())
 
 
-def _single(left: Mapping[Pair, Loss], percent: float, kind: str) -> list[Lost]:
+def _single(left: Mapping[Pair, PacketLoss], percent: float, kind: str) -> list[LostPackets]:
     return [
-        Lost(kind, a, b, "to", loss, {(a, b): loss})
+        LostPackets(kind, a, b, "to", loss, {(a, b): loss})
         for (a, b), loss in left.items()
         if flows.is_lossy(loss, percent)
     ]

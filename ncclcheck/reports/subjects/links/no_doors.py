@@ -23,7 +23,7 @@ def findings(cluster: Cluster) -> Iterator[Finding]:
     )
 
 
-def _no_door(node: Node, link: lan.Link, door: NoDoor) -> Finding:
+def _no_door(node: Node, link: lan.LanPlace, door: NoDoor) -> Finding:
     """Its ranks ask the kernel for the same."""
     ports = value_or(at(node, "system.ports"), PortRange(first=1, last=0))
     held_back = ports.reserved > (ports.last - ports.first + 1) / 2
@@ -54,7 +54,7 @@ def _no_door(node: Node, link: lan.Link, door: NoDoor) -> Finding:
     )
 
 
-def _address_gone(link: lan.Link) -> Finding:
+def _address_gone(link: lan.LanPlace) -> Finding:
     """It had the address when its facts were read."""
     address = quote(f"{link.address}/{link.network.prefixlen}")
     name = quote(link.interface.name)
@@ -74,7 +74,7 @@ def _address_gone(link: lan.Link) -> Finding:
     )
 
 
-def _interface_gone(link: lan.Link, left: list[str]) -> Finding:
+def _interface_gone(link: lan.LanPlace, left: list[str]) -> Finding:
     """It was there when the facts were read; nothing can be added to it now."""
     name = link.interface.name
     return fail(

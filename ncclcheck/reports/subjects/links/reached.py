@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from ncclcheck.probes.facts import Cluster, Connect, Network, NodeReach, PeerReach, Unread, Way, replace
+from ncclcheck.probes.facts import Cluster, Connect, KernelRoute, Network, NodeReach, PeerReach, Unread, replace
 from ncclcheck.reports.judgement.rule import NothingToJudge
 
 _USABLE_WITHIN_S = 0.5  # s of uncertainty above which a measured clock offset says nothing; chosen
@@ -42,11 +42,11 @@ class Reached:
         return {name for name, reach in self.of_node.items() if reach.running > _BUSY}
 
     @cached_property
-    def odd_ways(self) -> dict[str, dict[str, Way]]:
+    def odd_ways(self) -> dict[str, dict[str, KernelRoute]]:
         """For each node the peers to which the kernel sends by another table than its main one, and how."""
-        ways: dict[str, dict[str, Way]] = {}
+        ways: dict[str, dict[str, KernelRoute]] = {}
         for (a, b), peer in self.seen.items():
-            if isinstance(peer.way, Way) and peer.way.table not in ("main", "local", ""):
+            if isinstance(peer.way, KernelRoute) and peer.way.table not in ("main", "local", ""):
                 ways.setdefault(a, {})[b] = peer.way
         return ways
 
@@ -183,7 +183,7 @@ def groups(nodes: Iterable[str], joined: Iterable[Pair]) -> list[list[str]]:
 
 
 @dataclass(frozen=True)
-class Blame:
+class BadNode:
     """All pairs of a node are bad in this way: what comes in to it, what goes out of it, or both."""
 
     node: str
@@ -191,7 +191,7 @@ class Blame:
     pairs: frozenset[Pair]
 
 
-def blame(bad: Collection[Pair], judged: Collection[Pair]) -> tuple[list[Blame], list[Pair]]:
+def blame(bad: Collection[Pair], judged: Collection[Pair]) -> tuple[list[BadNode], list[Pair]]:
     """The nodes that explain most of the bad pairs, and the pairs that no node explains.
 
     A node explains what is bad if all of its two or more pairs of a direction are bad.
@@ -211,14 +211,14 @@ def blame(bad: Collection[Pair], judged: Collection[Pair]) -> tuple[list[Blame],
     return named, sorted(left)
 
 
-def _candidates(bad: set[Pair], judged: Collection[Pair]) -> list[Blame]:
+def _candidates(bad: set[Pair], judged: Collection[Pair]) -> list[BadNode]:
     pairs: dict[tuple[str, Direction], set[Pair]] = {}
     for pair in judged:
         for key in ((pair[0], "out"), (pair[1], "in"), (pair[0], "both"), (pair[1], "both")):
             pairs.setdefault(key, set()).add(pair)
     least = {"in": 2, "out": 2, "both": 4}
     return [
-        Blame(node, way, frozenset(of_node))
+        BadNode(node, way, frozenset(of_node))
         for (node, way), of_node in sorted(pairs.items())
         if len(of_node) >= least[way] and of_node <= bad
     ]

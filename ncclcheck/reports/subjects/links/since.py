@@ -10,7 +10,7 @@ from statistics import median
 from ncclcheck.probes.facts import Cluster
 from ncclcheck.reports.subjects.failures import held_up
 from ncclcheck.reports.subjects.links import flows, in_job, losses
-from ncclcheck.reports.subjects.links.losses import Lost
+from ncclcheck.reports.subjects.links.losses import LostPackets
 from ncclcheck.reports.subjects.links.reached import Pair, after_the_job, reached
 
 # Times slower than before the job, and than the others after it. Two bursts of one healthy pair differ by up to 5
@@ -22,7 +22,7 @@ _FAR_BELOW = 20.0  # times that an exchange of the job is slower than the burst 
 
 
 @dataclass(frozen=True)
-class Slower:
+class SlowerThanBefore:
     """A node, or a way from it to a peer, that carries a part of what it did. Gb/s."""
 
     node: str
@@ -50,7 +50,7 @@ def _far_below(cluster: Cluster) -> bool:
     return any(rate * _FAR_BELOW < rates.get(ends, 0.0) for ends, rate in carried.items())
 
 
-def slower(cluster: Cluster) -> list[Slower]:
+def slower(cluster: Cluster) -> list[SlowerThanBefore]:
     """Nodes of which all bursts became far slower, while others did not; of two nodes a direction, or both."""
     reach = reached(after_the_job(cluster))
     was, now = held_up.slowness(cluster).rates, held_up.slowness(after_the_job(cluster)).rates
@@ -80,21 +80,23 @@ def _most(slow: AbstractSet[Pair], both: Mapping[Pair, object]) -> tuple[str, st
     return node, ("sends", "receives")[end], whole[node, end]
 
 
-def _slower(node: str, ways: list[tuple[str, set[Pair]]], both: Mapping[Pair, tuple[float, float]]) -> Slower:
+def _slower(
+    node: str, ways: list[tuple[str, set[Pair]]], both: Mapping[Pair, tuple[float, float]]
+) -> SlowerThanBefore:
     pairs = {pair for _, of_way in ways for pair in of_way}
     rest = [rate for pair, (_, rate) in both.items() if pair not in pairs]
     before, after = (max(both[pair][place] for pair in pairs) for place in (0, 1))
-    return Slower(node, "", tuple(way for way, _ in ways), before, after, median(rest) if rest else None)
+    return SlowerThanBefore(node, "", tuple(way for way, _ in ways), before, after, median(rest) if rest else None)
 
 
-def _of_two(slow: Mapping[Pair, tuple[float, float]]) -> list[Slower]:
+def _of_two(slow: Mapping[Pair, tuple[float, float]]) -> list[SlowerThanBefore]:
     if not slow:
         return []
     (a, b), (before, after) = min(slow.items(), key=lambda item: item[1][1])
-    return [Slower(a, b, ("there", "back") if len(slow) > 1 else ("there",), before, after, None)]
+    return [SlowerThanBefore(a, b, ("there", "back") if len(slow) > 1 else ("there",), before, after, None)]
 
 
-def lossy(cluster: Cluster) -> list[Lost]:
+def lossy(cluster: Cluster) -> list[LostPackets]:
     """Who loses packets now, and did not before the job."""
     known = {node for loss in losses.lost(cluster) for node in loss.nodes}
     return [loss for loss in losses.lost(after_the_job(cluster)) if loss.node and not loss.nodes & known]

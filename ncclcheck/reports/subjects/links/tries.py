@@ -29,8 +29,8 @@ class Tries:
     """The connections that were tried, without those that another rule explains."""
 
     hosts: dict[str, Node]
-    links: dict[str, lan.Link]
-    found: Reached
+    links: dict[str, lan.LanPlace]
+    reached: Reached
     shared: set[str]
     judged: set[Pair]
     bad: set[Pair]
@@ -76,7 +76,7 @@ class Tries:
 
     def evidence(self, pairs: Sequence[Pair]) -> list[Evidence]:
         """What the kernels said, a few by name, and whether UDP passed."""
-        shown = [f"{a} to {b} ({self.found.seen[a, b].address}): {self.said((a, b))}" for a, b in pairs[:4]]
+        shown = [f"{a} to {b} ({self.reached.seen[a, b].address}): {self.end_of((a, b))}" for a, b in pairs[:4]]
         more = f"; and {len(pairs) - 4} more" if len(pairs) > 4 else ""
         named = dict.fromkeys(node for pair in pairs[:4] for node in pair)
         chains = [(node, chain) for node in named for chain in [*self.writers(node), *self.chains(node)]]
@@ -101,9 +101,9 @@ class Tries:
         readable = all(firewall.known(self.hosts[node]) for node in pair)
         return able[0] if readable and len(able) == 1 else ""
 
-    def said(self, pair: Pair) -> str:
+    def end_of(self, pair: Pair) -> str:
         """How one try ended."""
-        connect = self.found.connects[pair]
+        connect = self.reached.connects[pair]
         word = _SAID.get(connect.outcome, connect.outcome)
         return word if connect.detail in ("", word) else f"{word} ({connect.detail})"
 
@@ -112,12 +112,12 @@ class Tries:
         return [seen("small UDP packets", f"passed in {passed} of {len(pairs)} of these pairs")]
 
     def _udp_passes(self, pair: Pair) -> bool:
-        echoes = self.found.seen[pair].echoes
+        echoes = self.reached.seen[pair].echoes
         return not isinstance(echoes, Unread) and echoes.arrived > 0
 
     def reason(self, pairs: Sequence[Pair]) -> str:
         """What it looks like, from what passes and what does not."""
-        connects = [self.found.connects[pair] for pair in pairs]
+        connects = [self.reached.connects[pair] for pair in pairs]
         outcomes = Counter(connect.outcome for connect in connects)
         own, refused = self._own_filter(pairs), outcomes["refused"] == len(pairs)
         if refused or any(self._udp_passes(pair) for pair in pairs):
@@ -125,8 +125,8 @@ class Tries:
             what = "it is refused though its port is open" if refused else "UDP passes and TCP does not"
             other = " or another machine has this address" if refused else ", not a cable"
             return f"{what}: {own}" if own else f"{what}, so a packet filter {does} it{other}"
-        if deaf := unheard.deaf(self.found, pairs):
-            return deaf.words(self.found.interface(deaf.node))
+        if deaf := unheard.deaf(self.reached, pairs):
+            return deaf.words(self.reached.interface(deaf.node))
         if all(connect.kept == "neighbour" for connect in connects):
             return self._unheard(pairs)
         if outcomes["stranger"] == len(pairs):
@@ -178,7 +178,7 @@ class Tries:
     def fix(self, pairs: Sequence[Pair], node: str, *others: str) -> list[Remedy]:
         """By hand, then by the administrator of the node, and of others that may be the cause as well."""
         client, server = next((pair for pair in pairs if node in pair), pairs[0])
-        name, address = self.found.interface(node) or "eth0", self.found.seen[client, server].address
+        name, address = self.reached.interface(node) or "eth0", self.reached.seen[client, server].address
         by_hand = you(
             "Try it by hand, and leave the node out until it passes.",
             f"python3 -m http.server 45000 --bind {address}   # on {server}",
@@ -191,9 +191,9 @@ class Tries:
         )
         if let_pass := [remedy for network in networks for remedy in self.let_pass(node, network)]:
             return [by_hand, *let_pass]
-        deaf = unheard.deaf(self.found, pairs)
+        deaf = unheard.deaf(self.reached, pairs)
         if deaf and not deaf.asks:
-            return [by_hand, unheard.in_the_switch(deaf.node, self.found.interface(deaf.node) or "eth0")]
+            return [by_hand, unheard.in_the_switch(deaf.node, self.reached.interface(deaf.node) or "eth0")]
         wire = admin(
             "FAILED or nothing here means that not even ARP passes, which no firewall of a host does: look at "
             "cable, switch port and VLAN. Else it is a firewall.",
@@ -207,7 +207,7 @@ class Tries:
             fold_names([node, *others]).replace(", ", " and "),
         )
         silent = not any(map(self._udp_passes, pairs)) and not any(map(self._crosses, pairs))
-        unasked = all(self.found.connects[pair].kept == "neighbour" for pair in pairs)
+        unasked = all(self.reached.connects[pair].kept == "neighbour" for pair in pairs)
         on_wire = silent and (unasked or deaf is not None)
         return [by_hand, *([wire] if silent else []), *([opened] if networks and not on_wire else [])]
 

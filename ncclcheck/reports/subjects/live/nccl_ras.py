@@ -22,7 +22,7 @@ from ncclcheck.reports.subjects.live.running import RunningJob
 _LEFT = ("NOCOMM", "UNKNOWN", "ABORT")
 
 
-class Behind(NamedTuple):
+class RanksBehind(NamedTuple):
     """Ranks of a communicator that have launched other counts than most. more: of which they launched more."""
 
     communicator: RasCommunicator
@@ -60,7 +60,7 @@ def _same(first: RasCommunicator, last: RasCommunicator) -> RasCommunicator:
     )
 
 
-def behind(communicator: RasCommunicator) -> Behind | None:
+def behind(communicator: RasCommunicator) -> RanksBehind | None:
     """The few that launched other counts than most ranks; None where counts agree, or no side has more ranks."""
     fewer: list[tuple[RasLaunched, RasLaunched]] = []
     more: list[tuple[RasLaunched, RasLaunched]] = []
@@ -76,7 +76,7 @@ def behind(communicator: RasCommunicator) -> Behind | None:
             named.update({rank.rank: rank for rank in share.ranks})
     if not fewer and not more:
         return None
-    return Behind(communicator, [named[rank] for rank in sorted(named)], fewer, more)
+    return RanksBehind(communicator, [named[rank] for rank in sorted(named)], fewer, more)
 
 
 def left(communicator: RasCommunicator) -> Iterator[tuple[RasRank, str]]:

@@ -23,10 +23,10 @@ _UNSEEN = ("dark", "busy", "asleep", "unclear")
 STANDS_S = 6.0
 
 
-class Seen(NamedTuple):
+class SeenJob(NamedTuple):
     """One job. hosts: those on which it runs; record, ras: None where there is none."""
 
-    found: Judged
+    judged: Judged
     hosts: list[Live]
     ras: Ras | None
     record: JobRecord | None
@@ -34,14 +34,14 @@ class Seen(NamedTuple):
     @property
     def key(self) -> tuple[str, str]:
         """What its ranks have in common: address and scope."""
-        process = self.found.job.ranks[0]
+        process = self.judged.job.ranks[0]
         return process.job, process.scope
 
     @property
     def stands(self) -> bool:
         """Whether it is seen not to advance: from outside, or by its own record of a call that lasts."""
         differs = self.ras is not None and self.ras.apart_s >= STANDS_S and bool(standing(self.ras))
-        return self.found.kind not in _UNSEEN or self.waited_s >= STANDS_S or differs
+        return self.judged.kind not in _UNSEEN or self.waited_s >= STANDS_S or differs
 
     @property
     def waited_s(self) -> float:
@@ -65,7 +65,7 @@ class Seen(NamedTuple):
         """Each rank with the GPU that it alone computes on."""
         pairs = []
         ranks: dict[str, list[LiveProcess]] = {}
-        for rank in self.found.job.ranks:
+        for rank in self.judged.job.ranks:
             ranks.setdefault(rank.host, []).append(rank)
         for host in self.hosts:
             for gpu in host.gpus:
@@ -76,7 +76,7 @@ class Seen(NamedTuple):
 
 
 @derived
-def seen_jobs(cluster: Cluster) -> list[Seen]:
+def seen_jobs(cluster: Cluster) -> list[SeenJob]:
     """All jobs. Raises NothingToJudge where no process of one was seen."""
     measurements = cluster.measurements
     made = []
@@ -84,7 +84,7 @@ def seen_jobs(cluster: Cluster) -> list[Seen]:
         names = {rank.host for rank in judged_job.job.ranks}
         key = judged_job.job.ranks[0].job, judged_job.job.ranks[0].scope
         made.append(
-            Seen(
+            SeenJob(
                 judged_job,
                 [host for host in measurements.live if host.host in names],
                 next((ras for ras in measurements.ras if (ras.job, ras.scope) == key), None),
@@ -96,14 +96,14 @@ def seen_jobs(cluster: Cluster) -> list[Seen]:
 
 def witness_rule(
     code: str, title: str, *, worst: State = State.FAIL
-) -> Callable[[Callable[[Seen], Iterator[Finding]]], Body]:
+) -> Callable[[Callable[[SeenJob], Iterator[Finding]]], Body]:
     """Make a body that wants a job which does not visibly go on a rule; skipped where no job was found."""
 
-    def register(body: Callable[[Seen], Iterator[Finding]]) -> Body:
+    def register(body: Callable[[SeenJob], Iterator[Finding]]) -> Body:
         @functools.wraps(body)
         def told(cluster: Cluster) -> Iterator[Finding]:
             for seen_job in seen_jobs(cluster):
-                if seen_job.found.kind not in _GOES_ON and not (seen_job.ras and advances(seen_job.ras)):
+                if seen_job.judged.kind not in _GOES_ON and not (seen_job.ras and advances(seen_job.ras)):
                     yield from body(seen_job)
 
         return rule(code, title, worst=worst, over="", commands=("hang", "watch"))(told)

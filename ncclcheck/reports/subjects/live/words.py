@@ -12,7 +12,7 @@ from ncclcheck.probes.facts import Cluster, JobRecord, LiveProcess
 from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, State, Where, seen, you
 from ncclcheck.reports.judgement.rule import Body, rule
 from ncclcheck.reports.subjects.live import arrival
-from ncclcheck.reports.subjects.live.nccl_ras import Behind
+from ncclcheck.reports.subjects.live.nccl_ras import RanksBehind
 from ncclcheck.reports.subjects.live.running import (
     Judged,
     Kind,
@@ -226,14 +226,14 @@ def _frames(stacks: Sequence[tuple[int, list[str]]]) -> dict[str, list[int]]:
     return groups
 
 
-def counted(behind: Behind) -> str:
+def counted(behind: RanksBehind) -> str:
     """`1 AllReduce less`, `1 AllReduce less and 1 AllGather more`: of what RAS counts."""
     fewer = [f"{most.launched - few.launched} {few.op or 'operations'} less" for few, most in behind.fewer]
     more = [f"{few.launched - most.launched} {few.op or 'operations'} more" for few, most in behind.more]
     return " and ".join([*fewer[:2], *more[:2]])
 
 
-def launches(behind: Behind) -> list[Evidence]:
+def launches(behind: RanksBehind) -> list[Evidence]:
     """What RAS said of each kind in which they differ."""
     return [
         seen(

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from ncclcheck.probes.facts import Endpoint, LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, seen
-from ncclcheck.reports.subjects.logs.logged import process_of, said
+from ncclcheck.reports.subjects.logs.logged import events_of, process_of
 from ncclcheck.reports.subjects.logs.reported import ends
 from ncclcheck.reports.text.words.fold import fold_names
 
@@ -23,7 +23,7 @@ _MADE_BY_DEFAULT = [ip_network("172.17.0.0/16"), ip_network("192.168.122.0/24")]
 _REFUSED = "Connection refused"
 
 
-class Dialled(NamedTuple):
+class FailedDial(NamedTuple):
     """One connection that failed. kind: virtual, link-local, loopback, twin, refused or unreached."""
 
     event: LogEvent
@@ -31,16 +31,16 @@ class Dialled(NamedTuple):
     address: str
 
 
-def dialled(logs: Logs, *kinds: str) -> list[Dialled]:
+def dialled(logs: Logs, *kinds: str) -> list[FailedDial]:
     """The failed connections of these kinds, the first first."""
     return [connection for connection in _all(logs) if connection.kind in kinds]
 
 
-def _all(logs: Logs) -> Iterator[Dialled]:
+def _all(logs: Logs) -> Iterator[FailedDial]:
     known = _owners(logs)
-    for event in [*said(logs, "connect-failed", "connection-gone"), *_still_dialling(logs)]:
+    for event in [*events_of(logs, "connect-failed", "connection-gone"), *_still_dialling(logs)]:
         address = (event.fields.get("peer") or event.fields.get("far", "")).partition("%")[0]
-        yield Dialled(event, _kind(event, address, process_of(logs, event), known.get(address, set())), address)
+        yield FailedDial(event, _kind(event, address, process_of(logs, event), known.get(address, set())), address)
 
 
 def _still_dialling(logs: Logs) -> list[LogEvent]:
@@ -49,7 +49,7 @@ def _still_dialling(logs: Logs) -> list[LogEvent]:
     A refusal only says that the peer does not listen yet; no other answer changes by waiting.
     """
     last = {(event.file, event.host, event.pid): event.line for event in logs.events}
-    tries = [event for event in said(logs, "connect-retried")
+    tries = [event for event in events_of(logs, "connect-retried")
              if event.line == last[event.file, event.host, event.pid]]  # fmt: skip
     hopeless = [event for event in tries if event.fields.get("error") not in (None, _REFUSED)]
     mine = [(event, process_of(logs, event)) for event in hopeless]
@@ -131,9 +131,9 @@ def twins(process: LogProcess | None) -> list[Endpoint]:
     return []
 
 
-def targets(found: Iterable[Dialled]) -> str:
+def targets(dials: Iterable[FailedDial]) -> str:
     """The addresses that were dialled, for a sentence."""
-    named = list(dict.fromkeys(connection.address for connection in found if connection.address))
+    named = list(dict.fromkeys(connection.address for connection in dials if connection.address))
     return ", ".join(named[:3]) + (f" and {len(named) - 3} more" if len(named) > 3 else "") or "a peer"
 
 

@@ -41,7 +41,7 @@ class Hang:
     group: str
     waits: list[Wait] = field(default_factory=list)
     last: dict[int, int] = field(default_factory=dict)
-    told: dict[int, LogEvent] = field(default_factory=dict)
+    by_rank: dict[int, LogEvent] = field(default_factory=dict)
     silent: list[int] = field(default_factory=list)
 
     @cached_property
@@ -81,7 +81,7 @@ class Hang:
     def events(self) -> list[LogEvent]:
         """The lines of those that waited, and of those that did not come."""
         lines = [wait.event for wait in self.here]
-        return [*lines[:2], *(self.told[rank] for rank in self.behind[:2] if rank in self.told), *lines[2:]]
+        return [*lines[:2], *(self.by_rank[rank] for rank in self.behind[:2] if rank in self.by_rank), *lines[2:]]
 
 
 @derived
@@ -102,7 +102,7 @@ def hangs(logs: Logs) -> list[Hang]:
         stuck = by_group.get(event.fields.get("group", "0"))
         if stuck is not None and event.rank is not None:
             stuck.last[event.rank] = max(stuck.last.get(event.rank, -1), int(event.fields["enqueued"]))
-            stuck.told.setdefault(event.rank, event)
+            stuck.by_rank.setdefault(event.rank, event)
     if len(by_group) == 1:
         _take_named(logs, next(iter(by_group.values())))
     for hang in by_group.values():
@@ -116,7 +116,7 @@ def _take_named(logs: Logs, hang: Hang) -> None:
         if event.sign == "desync-rank":
             for rank in map(int, re.findall(r"\d+", event.fields["behind"])):
                 hang.last.setdefault(rank, min(int(event.fields["finished"]), hang.seq - 1))
-                hang.told.setdefault(rank, event)
+                hang.by_rank.setdefault(rank, event)
 
 
 def _wait(event: LogEvent, rank: int) -> Wait:

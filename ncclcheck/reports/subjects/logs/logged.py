@@ -86,21 +86,21 @@ def log_rule(
     return register
 
 
-def said(logs: Logs, *signs: str) -> list[LogEvent]:
+def events_of(logs: Logs, *signs: str) -> list[LogEvent]:
     """The lines of these signs, in the order of the files."""
     return [event for event in logs.events if event.sign in signs]
 
 
 def own_exceptions(logs: Logs) -> list[LogEvent]:
     """Exceptions of Python that do not merely follow from another process's end."""
-    return [event for event in said(logs, "python-error") if not meanings.follows(event)]
+    return [event for event in events_of(logs, "python-error") if not meanings.follows(event)]
 
 
 def full_disk(logs: Logs) -> list[LogEvent]:
     """Files that could not be written, not those in memory; what other programs say only where no step follows."""
     proof = Ending(logs).proof
     events = (
-        event for event in said(logs, "disk-full") if not event.fields.get("path", "").startswith("/dev/shm")
+        event for event in events_of(logs, "disk-full") if not event.fields.get("path", "").startswith("/dev/shm")
     )
     return [event for event in events if "program" not in event.fields or proof.get(event.file, 0) <= event.line]
 
@@ -170,11 +170,14 @@ class RootCause(NamedTuple):
 
 def root_cause(logs: Logs) -> RootCause | None:
     """torchrun's Root Cause block; above it stand the others that failed, in the same form."""
-    block = next(iter(said(logs, "root-cause-block")), None)
+    block = next(iter(events_of(logs, "root-cause-block")), None)
     if block is None:
         return None
     host, rank, exitcode = (
-        next((event for event in said(logs, sign) if event.file == block.file and event.line > block.line), None)
+        next(
+            (event for event in events_of(logs, sign) if event.file == block.file and event.line > block.line),
+            None,
+        )
         for sign in ("root-cause-host", "root-cause-rank", "root-cause-exit")
     )
     name = host.fields["host"].partition(".")[0] if host else ""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Where
-from ncclcheck.reports.subjects.logs.logged import by_known_host, said
+from ncclcheck.reports.subjects.logs.logged import by_known_host, events_of
 
 BY_NCCL = ("nccl-cuda-failure",)
 BY_ALL = (*BY_NCCL, "torch-cuda-error", "tests-cuda-failure")
@@ -16,12 +16,14 @@ NO_MEMORY = "Cannot allocate memory"  # ENOMEM: of the process or its cgroup, an
 
 def shm_refused(logs: Logs) -> list[LogEvent]:
     """All lines about a file in /dev/shm that could not be had."""
-    return said(logs, "shm-extend", "shm-call", "shm-create", "shm-segment")
+    return events_of(logs, "shm-extend", "shm-call", "shm-create", "shm-segment")
 
 
 def cuda_errors(logs: Logs, *texts: str, by: tuple[str, ...] = BY_ALL) -> list[LogEvent]:
     """The lines in which CUDA answered with one of these errors."""
-    return [event for event in said(logs, *by) if any(text in event.fields.get("error", "") for text in texts)]
+    return [
+        event for event in events_of(logs, *by) if any(text in event.fields.get("error", "") for text in texts)
+    ]
 
 
 def hosts(events: Iterable[LogEvent]) -> Iterator[tuple[Where, list[LogEvent]]]:
@@ -66,7 +68,7 @@ ANYWHERE = re.compile(
 
 def in_nvls(logs: Logs) -> list[LogEvent]:
     """CUDA's refusals in NCCL's nvls.cc; error 401 comes from nowhere else; not those of ANYWHERE."""
-    passed = said(logs, "nvls-passed-on")
+    passed = events_of(logs, "nvls-passed-on")
     events = [event for event in cuda_errors(logs, "", by=BY_NCCL) if not ANYWHERE.search(event.fields["error"])]
     return [
         event

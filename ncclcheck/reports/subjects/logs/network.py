@@ -10,7 +10,7 @@ from ipaddress import IPv6Address, ip_address
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Where
-from ncclcheck.reports.subjects.logs.logged import process_of, said
+from ncclcheck.reports.subjects.logs.logged import events_of, process_of
 from ncclcheck.reports.subjects.logs.reported import owner_of, setting, version
 from ncclcheck.reports.subjects.logs.words import meanings
 
@@ -61,7 +61,7 @@ def culprit(logs: Logs, events: list[LogEvent]) -> Where:
 
 def worked_before(logs: Logs, event: LogEvent) -> str:
     """What shows that the job had run when this line was written; empty where nothing does."""
-    steps = [step for step in said(logs, "training-goes-on") if step.order < event.order]
+    steps = [step for step in events_of(logs, "training-goes-on") if step.order < event.order]
     if steps:
         return f"{steps[-1].file}:{steps[-1].line} shows a step before it"
     if done := next((match for event in logs.events if (match := _DONE.search(event.text))), None):
@@ -99,7 +99,7 @@ def values_of(events: Iterable[LogEvent], field: str) -> list[str]:
 
 def of_status(logs: Logs, status: str) -> list[LogEvent]:
     """Completions that failed with this status (enum ibv_wc_status)."""
-    return [event for event in said(logs, "ib-completion") if event.fields["status"] == status]
+    return [event for event in events_of(logs, "ib-completion") if event.fields["status"] == status]
 
 
 def retries(logs: Logs) -> list[LogEvent]:
@@ -109,7 +109,7 @@ def retries(logs: Logs) -> list[LogEvent]:
 
 def retries_by_gid(logs: Logs) -> list[LogEvent]:
     """What got no answer because of the address that was used."""
-    unanswered = [event for event in said(logs, "ib-modify-qp")
+    unanswered = [event for event in events_of(logs, "ib-modify-qp")
                   if "Connection timed out" in event.text and not meant_off(logs, event)]  # fmt: skip
     events = sorted([*retries(logs), *unanswered], key=lambda event: event.order)
     return events if events and gid_reason(logs, events[0]) else []
@@ -117,7 +117,7 @@ def retries_by_gid(logs: Logs) -> list[LogEvent]:
 
 def gid_reason(logs: Logs, event: LogEvent) -> str:
     """Why the address is to blame; empty where it is not."""
-    if link(logs, event) == "IB" or said(logs, "ib-port-event") or worked_before(logs, event):
+    if link(logs, event) == "IB" or events_of(logs, "ib-port-event") or worked_before(logs, event):
         return ""
     ends = [event.fields.get("local", ""), event.fields.get("remote", "")]
     if local := [end for end in ends if end.startswith("fe80") or end == "::"]:
@@ -139,7 +139,7 @@ def gid_reason(logs: Logs, event: LogEvent) -> str:
 def meant_off(logs: Logs, event: LogEvent) -> bool:
     """Whether a plugin does what NCCL_IB_DISABLE was to forbid, or may: LOG039's matter."""
     if not logs.processes:
-        return bool(values_of(said(logs, "ib-plugin"), "network"))
+        return bool(values_of(events_of(logs, "ib-plugin"), "network"))
     if not through_plugin(logs):
         return False
     own = process_of(logs, event)

@@ -30,7 +30,7 @@ class Chosen:
 
 
 @dataclass(frozen=True)
-class Choice:
+class InterfaceChoice:
     """used: the interfaces in order. bootstrap: the one over which the ranks meet. problem: why there is none."""
 
     used: tuple[Chosen, ...]
@@ -45,7 +45,7 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Pattern:
+class NamePattern:
     """A value of NCCL_SOCKET_IFNAME as NCCL reads it: `^` and `=` hold for the whole list."""
 
     exclude: bool
@@ -58,17 +58,21 @@ class Pattern:
         return (not self.tokens or matches) != self.exclude
 
 
-def parse_pattern(value: str) -> Pattern:
+def parse_pattern(value: str) -> NamePattern:
     """Read `[^][=]name[:port],...`; nothing is trimmed, at most 16 names count."""
     rest = value.removeprefix("^")
     names = rest.removeprefix("=").split(",")
     tokens = [name.split(":")[0] for name in names]
-    return Pattern(value.startswith("^"), rest.startswith("="), tuple([t for t in tokens if t][:_MOST_INTERFACES]))
+    return NamePattern(
+        value.startswith("^"), rest.startswith("="), tuple([t for t in tokens if t][:_MOST_INTERFACES])
+    )
 
 
-def nccl_choice(interfaces: Sequence[Interface], env: Mapping[str, str], version: Version | None) -> Choice:
+def nccl_choice(
+    interfaces: Sequence[Interface], env: Mapping[str, str], version: Version | None
+) -> InterfaceChoice:
     """What NCCL's bootstrap and NET/Socket take. `env` is the effective environment, nccl.conf included."""
-    node = _Node(interfaces, env, version or _NEWEST)
+    node = _NodeInterfaces(interfaces, env, version or _NEWEST)
     group, reason = node.network()
     if version is None:
         reason += "; the NCCL version is not known, the rules of 2.28.3 and later are assumed"
@@ -79,10 +83,10 @@ def nccl_choice(interfaces: Sequence[Interface], env: Mapping[str, str], version
             problem = f"no interface shares a subnet with NCCL_COMM_ID={env['NCCL_COMM_ID']}"
     if not group:
         problem = reason
-    return Choice(tuple(group), bootstrap, reason, problem)
+    return InterfaceChoice(tuple(group), bootstrap, reason, problem)
 
 
-class _Node:
+class _NodeInterfaces:
     """The interfaces of one node as one version of NCCL sees them."""
 
     def __init__(self, interfaces: Sequence[Interface], env: Mapping[str, str], version: Version) -> None:
@@ -124,7 +128,7 @@ class _Node:
         family = f" of NCCL_SOCKET_FAMILY={self.env['NCCL_SOCKET_FAMILY']}" if self.family else ""
         return [], f"no interface is running with an address{family}"
 
-    def find(self, pattern: Pattern) -> list[Chosen]:
+    def find(self, pattern: NamePattern) -> list[Chosen]:
         """The wanted interfaces, each once with its first address: IPv4 before IPv6, as getifaddrs gives them."""
         by_name: dict[str, Chosen] = {}
         for interface, address in in_system_order(self.interfaces):
@@ -177,24 +181,26 @@ def _network(address: Address) -> ipaddress.IPv4Network | ipaddress.IPv6Network 
         return None
 
 
-def gloo_choice(interfaces: Sequence[Interface], env: Mapping[str, str], own_name: Resolution | Unread) -> Choice:
+def gloo_choice(
+    interfaces: Sequence[Interface], env: Mapping[str, str], own_name: Resolution | Unread
+) -> InterfaceChoice:
     """What torch's gloo takes: GLOO_SOCKET_IFNAME, else the node's own name, else loopback."""
     wanted = env.get("GLOO_SOCKET_IFNAME", "")
     if len(wanted) > 1:
         return _gloo_named(interfaces, wanted)
     if isinstance(own_name, Unread):
         problem = f"what this node's own name resolves to is not known: {own_name.why}"
-        return Choice((), None, problem, problem)
+        return InterfaceChoice((), None, problem, problem)
     local = {address.address: interface.name for interface, address in in_system_order(interfaces)}
     for address in own_name.addresses:
         name = local.get(address) or ("lo" if address.startswith("127.") or address == "::1" else None)
         if name:
             chosen = Chosen(name, address)
-            return Choice((chosen,), chosen, f"the own name {own_name.name} resolves to {address}")
+            return InterfaceChoice((chosen,), chosen, f"the own name {own_name.name} resolves to {address}")
     return _gloo_loopback(own_name)
 
 
-def _gloo_named(interfaces: Sequence[Interface], wanted: str) -> Choice:
+def _gloo_named(interfaces: Sequence[Interface], wanted: str) -> InterfaceChoice:
     first: dict[str, Chosen] = {}
     for interface, address in in_system_order(interfaces):
         first.setdefault(interface.name, Chosen(interface.name, address.address))
@@ -204,14 +210,14 @@ def _gloo_named(interfaces: Sequence[Interface], wanted: str) -> Choice:
     if missing or not used:
         named = assigned("GLOO_SOCKET_IFNAME", wanted)
         problem = f"{named}: no interface with an address is named {' or '.join(missing) or ','}"
-        return Choice((), None, problem, problem)
-    return Choice(used, used[0], f"GLOO_SOCKET_IFNAME={wanted} names it")
+        return InterfaceChoice((), None, problem, problem)
+    return InterfaceChoice(used, used[0], f"GLOO_SOCKET_IFNAME={wanted} names it")
 
 
-def _gloo_loopback(own_name: Resolution) -> Choice:
+def _gloo_loopback(own_name: Resolution) -> InterfaceChoice:
     chosen = Chosen("lo", "127.0.0.1")
     addresses = ", ".join(own_name.addresses) or "nothing"
     reason = (
         f"the own name {own_name.name} resolves to no address of this node ({addresses}), so gloo takes loopback"
     )
-    return Choice((chosen,), chosen, reason)
+    return InterfaceChoice((chosen,), chosen, reason)

@@ -29,7 +29,7 @@ _MAPPED = "0000:0000:0000:0000:0000:ffff:"
 
 
 @dataclass(frozen=True)
-class Entry:
+class HcaEntry:
     """One `hca[:port[:rail[:plane]]]`; port -1 is any."""
 
     name: str
@@ -42,10 +42,10 @@ class HcaPattern:
 
     exclude: bool
     exact: bool
-    entries: tuple[Entry, ...]
+    entries: tuple[HcaEntry, ...]
     lost: int = 0
 
-    def names(self, entry: Entry, hca: str, port: int) -> bool:
+    def names(self, entry: HcaEntry, hca: str, port: int) -> bool:
         """Whether this entry means this port."""
         same = hca == entry.name if self.exact else hca.startswith(entry.name)
         return same and entry.port in (-1, port)
@@ -67,11 +67,11 @@ def parse_hca(value: str, version: Version | None = None) -> HcaPattern:
     )
 
 
-def _entry(text: str, may_leave_out: bool) -> Entry:
+def _entry(text: str, may_leave_out: bool) -> HcaEntry:
     """An empty field is any port only where rails may follow it; before, it is port 0, which no port has."""
     name, colon, rest = text.partition(":")
     any_port = not colon or (may_leave_out and not rest.partition(":")[0])
-    return Entry(name, -1 if any_port else _atoi(rest))
+    return HcaEntry(name, -1 if any_port else _atoi(rest))
 
 
 def _atoi(text: str) -> int:

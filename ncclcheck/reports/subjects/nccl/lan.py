@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Route, Unread, at, known, replace, value_or
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.nccl import variables
-from ncclcheck.reports.subjects.nccl.choice import Choice, gloo_choice, nccl_choice
+from ncclcheck.reports.subjects.nccl.choice import InterfaceChoice, gloo_choice, nccl_choice
 from ncclcheck.reports.subjects.nodes import containers
 
 IPNetwork = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -22,7 +22,7 @@ _REAL = {"physical", "bond", "vlan", "ipoib", "macvlan"}
 
 
 @dataclass(frozen=True)
-class Link:
+class LanPlace:
     """Where a node stands on the job's network."""
 
     node: str
@@ -31,13 +31,13 @@ class Link:
     network: IPNetwork
 
     @property
-    def held(self) -> Address:
+    def interface_address(self) -> Address:
         """The address with its prefix length, as its interface holds it."""
         family: Literal["ipv4", "ipv6"] = "ipv6" if self.network.version == 6 else "ipv4"
         return Address(family=family, address=self.address, prefix=self.network.prefixlen)
 
 
-class Addresses:
+class SortedAddresses:
     """Addresses of many nodes, in order: how many lie in a subnet is found without a look at each."""
 
     def __init__(self, listed: Iterable[str]) -> None:
@@ -60,18 +60,18 @@ def interfaces(node: Node) -> list[Interface]:
 
 
 @derived
-def choice_of_nccl(node: Node) -> Choice:
+def choice_of_nccl(node: Node) -> InterfaceChoice:
     """What NCCL would take on this node."""
     return nccl_choice(interfaces(node), variables.values(node), variables.nccl_version(node))
 
 
 @derived
-def choice_of_gloo(node: Node) -> Choice:
+def choice_of_gloo(node: Node) -> InterfaceChoice:
     """What gloo would take on this node."""
     return gloo_choice(interfaces(node), variables.values(node), at(node, "host.own_name"))
 
 
-def choice_of_job(cluster: Cluster, node: Node) -> Choice:
+def choice_of_job(cluster: Cluster, node: Node) -> InterfaceChoice:
     """The job's choice: NCCL's, but gloo's where the job uses gloo and was told the interface."""
     for_gloo = "GLOO_SOCKET_IFNAME" in variables.values(node)
     return choice_of_gloo(node) if for_gloo and uses_gloo(cluster) else choice_of_nccl(node)
@@ -95,36 +95,36 @@ def uses_gloo(cluster: Cluster) -> bool:
     return all(n == 0 or (isinstance(n, Unread) and n.kind == "absent") for n in usable)
 
 
-def links(cluster: Cluster) -> list[Link]:
+def links(cluster: Cluster) -> list[LanPlace]:
     """The nodes that have a choice at all; NET001 speaks of the others."""
     chosen = (link(node, choice_of_job(cluster, node)) for node in cluster.nodes)
     return [card for card in chosen if card]
 
 
-def read_links(cluster: Cluster) -> list[Link]:
+def read_links(cluster: Cluster) -> list[LanPlace]:
     """Of the nodes whose interfaces were read; a rule about measurements asks for no facts."""
     read = [node for node in cluster.nodes if not isinstance(at(node, "network.interfaces"), Unread)]
     return links(replace(cluster, nodes=read))
 
 
-def link(node: Node, choice: Choice) -> Link | None:
+def link(node: Node, choice: InterfaceChoice) -> LanPlace | None:
     """The interface over which the ranks of this node meet."""
     return _link_of_nccl(node) if choice is choice_of_nccl(node) else _link(node, choice)
 
 
 @derived
-def _link_of_nccl(node: Node) -> Link | None:
+def _link_of_nccl(node: Node) -> LanPlace | None:
     """Most rules ask for it, of every node."""
     return _link(node, choice_of_nccl(node))
 
 
-def _link(node: Node, choice: Choice) -> Link | None:
+def _link(node: Node, choice: InterfaceChoice) -> LanPlace | None:
     chosen = choice.bootstrap
     for interface in interfaces(node) if chosen else ():
         for address in value_or(interface.addresses, []):
             is_it = chosen and (interface.name, address.address) == (chosen.name, chosen.address)
             if is_it and (network := network_of(address)):
-                return Link(node.name, interface, address.address, network)
+                return LanPlace(node.name, interface, address.address, network)
     return None
 
 
@@ -205,7 +205,7 @@ def is_usable(interface: Interface) -> bool:
 
 
 @dataclass(frozen=True)
-class Way:
+class RouteTo:
     """How a node reaches an address. gateway is empty where the peer is on the link."""
 
     interface: str
@@ -221,10 +221,10 @@ class Routes:
         self._routes = sorted(ready, key=lambda entry: (-entry.mask, entry.route.metric))
         self.signature = tuple(self._routes)
 
-    def way(self, version: int, peer: int) -> Way | None:
+    def way(self, version: int, peer: int) -> RouteTo | None:
         """The longest prefix, then the lowest metric, as the kernel does it without policy rules."""
         route = self.route(version, peer)
-        return Way(route.interface, route.gateway) if route else None
+        return RouteTo(route.interface, route.gateway) if route else None
 
     def route(self, version: int, peer: int) -> Route | None:
         """The route itself that such a way is by."""

@@ -33,7 +33,7 @@ class Astray:
 
 
 @derived
-def found(cluster: Cluster) -> dict[str, Astray]:
+def astray_nodes(cluster: Cluster) -> dict[str, Astray]:
     """By node, where a variable of its own leads away from the network that most nodes, and it too, are in."""
     links = {link.node: link for link in lan.links(cluster)}
     usual, count = Counter(link.network for link in links.values()).most_common(1)[0] if links else (None, 0)
@@ -49,7 +49,7 @@ def _is_in(node: Node, network: lan.IPNetwork) -> bool:
                for _, own in lan.global_networks(interface))  # fmt: skip
 
 
-def _astray(cluster: Cluster, node: Node, link: lan.Link) -> Astray | None:
+def _astray(cluster: Cluster, node: Node, link: lan.LanPlace) -> Astray | None:
     own, reason = variables.values(node), lan.choice_of_job(cluster, node).reason
     for name in _NAMES:
         if name not in own or name not in reason:

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Cluster, Node
 from ncclcheck.reports.judgement.findings import Evidence, Where, seen
 from ncclcheck.reports.judgement.rule import NothingToJudge
 from ncclcheck.reports.subjects.nccl.variables import (
-    Setting,
+    ValueInForce,
     Version,
     assigned,
     effective,
@@ -25,7 +25,7 @@ class Settings:
     """What NCCL and torch see on one node: the environment, then nccl.conf."""
 
     node: Node
-    all: Mapping[str, Setting]
+    all: Mapping[str, ValueInForce]
 
     @property
     def where(self) -> Where:

@@ -62,7 +62,7 @@ def reference() -> Mapping[str, Known]:
 
 
 @dataclass(frozen=True)
-class Setting:
+class ValueInForce:
     """A value in force and where it comes from: "environment", or a file with its line."""
 
     value: str
@@ -70,14 +70,14 @@ class Setting:
 
 
 @derived
-def effective(node: Node) -> Mapping[str, Setting]:
+def effective(node: Node) -> Mapping[str, ValueInForce]:
     """What NCCL sees on a node: the environment, then the nccl.conf files in their order; the first wins."""
-    settings = {name: Setting(value, "environment") for name, value in variables(node).items()}
+    settings = {name: ValueInForce(value, "environment") for name, value in variables(node).items()}
     files = at(node, "nccl.conf_files")
     for file in [] if isinstance(files, Unread) else files:
         for line in [] if isinstance(file.lines, Unread) else file.lines:
             if line.name.startswith("NCCL_"):
-                settings.setdefault(line.name, Setting(line.value, f"{file.path}:{line.line}"))
+                settings.setdefault(line.name, ValueInForce(line.value, f"{file.path}:{line.line}"))
     return settings
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
 
-from ncclcheck.probes.facts import Address, Cluster, Interface, Node, Unread, Way, at, value_or
+from ncclcheck.probes.facts import Address, Cluster, Interface, KernelRoute, Node, Unread, at, value_or
 from ncclcheck.reports.subjects.links.reached import Reached, reached
 from ncclcheck.reports.subjects.nccl import lan, led_astray
 from ncclcheck.reports.text.words.fold import fold_names
@@ -17,7 +17,7 @@ _ANSWERED = ("reachable", "stale", "delay", "probe")  # states of a neighbour en
 _MOST_EQUAL = 8  # racks of one size are no draw: each is asked only where few stand against each other
 
 
-class Outcome(IntEnum):
+class SubnetOutcome(IntEnum):
     """How a node sends to a subnet, the worst first."""
 
     NONE = 0
@@ -31,15 +31,15 @@ class Outcome(IntEnum):
 class Subnet:
     """The nodes of one subnet. place: 0 is the largest one.
 
-    Of several of one size, doubts: what speaks against it being the right one, the weightiest first. said: what
+    Of several of one size, doubts: what speaks against it being the right one, the weightiest first. remark: what
     speaks for it.
     """
 
     network: lan.IPNetwork
-    links: list[lan.Link]
+    links: list[lan.LanPlace]
     place: int = 0
     doubts: tuple[bool, bool, int] = (False, False, 0)
-    said: str = ""
+    remark: str = ""
 
     @cached_property
     def ends(self) -> set[int]:
@@ -66,7 +66,7 @@ class Subnet:
         return f"{self.network} ({fold_names(link.node for link in self.links)})"
 
 
-def subnets_of(cluster: Cluster, links: list[lan.Link]) -> list[Subnet]:
+def subnets_of(cluster: Cluster, links: list[lan.LanPlace]) -> list[Subnet]:
     """The largest first: where two do not reach each other, the smaller one is the odd one out.
 
     Of equally large ones a prefix that is wider than another over the same addresses comes last (a forgotten
@@ -106,7 +106,7 @@ def _decide(cluster: Cluster, equal: list[Subnet]) -> None:
             if node.name not in subnet.nodes and address_in(node, subnet.network)
         ]
         subnet.doubts = (doubted, not is_endpoints, -len(also))
-        subnet.said = (
+        subnet.remark = (
             "where the endpoint is" if is_endpoints else f"where {fold_names(also)} is too" if also else ""
         )
 
@@ -117,7 +117,7 @@ def answers(found: Reached | None, askers: Collection[str], asked: Collection[st
     return any(
         hop.address == way.address and hop.state in _ANSWERED
         for way in ways
-        if isinstance(way, Way)
+        if isinstance(way, KernelRoute)
         for hop in way.hops
     )
 
@@ -148,68 +148,68 @@ class Ways:
         self.unread = {name: fact for name, fact in facts.items() if isinstance(fact, Unread)}
         self._routes = {node.name: lan.Routes(node) for node in cluster.nodes}
         self.nodes = {node.name: node for node in cluster.nodes}
-        self.found = reached(cluster)
-        self.astray = led_astray.found(cluster)
-        self._alike: dict[int, list[list[lan.Link]]] = {}
-        self._answers: dict[tuple[str, int], tuple[Outcome, str]] = {}
+        self.reached = reached(cluster)
+        self.astray = led_astray.astray_nodes(cluster)
+        self._alike: dict[int, list[list[lan.LanPlace]]] = {}
+        self._answers: dict[tuple[str, int], tuple[SubnetOutcome, str]] = {}
 
-    def alike(self, subnet: Subnet) -> list[list[lan.Link]]:
+    def alike(self, subnet: Subnet) -> list[list[lan.LanPlace]]:
         """The nodes of a subnet, those of equal routes together."""
         if subnet.place not in self._alike:
-            groups: dict[object, list[lan.Link]] = {}
+            groups: dict[object, list[lan.LanPlace]] = {}
             for link in subnet.links:
                 key = (link.interface.name, link.node in self.unread, self._routes[link.node].signature)
                 groups.setdefault(key, []).append(link)
             self._alike[subnet.place] = list(groups.values())
         return self._alike[subnet.place]
 
-    def way(self, link: lan.Link, subnet: Subnet, other: Subnet) -> tuple[Outcome, str]:
+    def way(self, link: lan.LanPlace, subnet: Subnet, other: Subnet) -> tuple[SubnetOutcome, str]:
         """The worst of the ways of a node in `subnet` to both ends of the other, and where it leads."""
         key = (link.node, other.place)
         if key not in self._answers:
             self._answers[key] = min(self._way(link, subnet, other.version, end) for end in other.ends)
         return self._answers[key]
 
-    def _way(self, link: lan.Link, subnet: Subnet, version: int, peer: int) -> tuple[Outcome, str]:
+    def _way(self, link: lan.LanPlace, subnet: Subnet, version: int, peer: int) -> tuple[SubnetOutcome, str]:
         if version == subnet.version and peer in subnet.span:
-            return Outcome.LINK, link.interface.name
+            return SubnetOutcome.LINK, link.interface.name
         way = self._routes[link.node].way(version, peer)
         if way is None:
-            return (Outcome.UNREAD if link.node in self.unread else Outcome.NONE), ""
+            return (SubnetOutcome.UNREAD if link.node in self.unread else SubnetOutcome.NONE), ""
         if way.interface != link.interface.name.partition(":")[0]:
-            return Outcome.ELSEWHERE, way.interface
-        return (Outcome.GATEWAY, way.gateway) if way.gateway else (Outcome.LINK, way.interface)
+            return SubnetOutcome.ELSEWHERE, way.interface
+        return (SubnetOutcome.GATEWAY, way.gateway) if way.gateway else (SubnetOutcome.LINK, way.interface)
 
-    def passes(self, link: lan.Link, other: Subnet) -> bool | None:
+    def passes(self, link: lan.LanPlace, other: Subnet) -> bool | None:
         """Whether connections from a node to the other subnet pass; None where that was not tried."""
-        return self.found.passes(link.node, other.nodes) if self.found else None
+        return self.reached.passes(link.node, other.nodes) if self.reached else None
 
-    def second(self, link: lan.Link, other: Subnet) -> tuple[Interface, Address] | None:
+    def second(self, link: lan.LanPlace, other: Subnet) -> tuple[Interface, Address] | None:
         """Another address of a node, in the other subnet."""
         return address_in(self.nodes[link.node], other.network)
 
-    def goes_there(self, link: lan.Link, other: Subnet, leads: str) -> bool:
+    def goes_there(self, link: lan.LanPlace, other: Subnet, leads: str) -> bool:
         """Whether a way by another interface is well: by a rule for its sender, or a bridge there."""
         return self.goes_by_itself(link, other) or self._by_a_bridge(link, other, leads)
 
-    def _by_a_bridge(self, link: lan.Link, other: Subnet, leads: str) -> bool:
+    def _by_a_bridge(self, link: lan.LanPlace, other: Subnet, leads: str) -> bool:
         """Whether its address there is on a bridge with ports, as for virtual machines, and connections pass."""
         second = self.second(link, other)
         if second is None or second[0].name != leads or second[0].kind != "bridge":
             return False
         return bool(value_or(second[0].members, [])) and self.passes(link, other) is True
 
-    def goes_by_itself(self, link: lan.Link, other: Subnet) -> bool:
+    def goes_by_itself(self, link: lan.LanPlace, other: Subnet) -> bool:
         """Whether the kernel was seen to send there from the chosen interface after all, by a policy rule."""
-        peers = [(self.found.seen.get((link.node, name)) if self.found else None) for name in other.nodes]
+        peers = [(self.reached.seen.get((link.node, name)) if self.reached else None) for name in other.nodes]
         return bool(self.passes(link, other)) and {p.interface for p in peers if p} == {link.interface.name}
 
     def tells(self, subnet: Subnet, other: Subnet) -> bool:
         """Whether a missing way is told from this side: the smaller one, unless only the larger one lacks it."""
-        back = any(self.way(links[0], other, subnet)[0] is Outcome.NONE for links in self.alike(other))
+        back = any(self.way(links[0], other, subnet)[0] is SubnetOutcome.NONE for links in self.alike(other))
         return subnet.place > other.place or not back
 
     def tells_of_detour(self, subnet: Subnet, other: Subnet) -> bool:
         """Whether a way by another interface is told from this side: a fault of the smaller one explains both."""
         back = min(self.way(links[0], other, subnet)[0] for links in self.alike(other))
-        return subnet.place > other.place or back > Outcome.ELSEWHERE
+        return subnet.place > other.place or back > SubnetOutcome.ELSEWHERE

@@ -27,8 +27,8 @@ def differs(call: Call, *keys: str) -> bool:
 
 def gpus(call: Call, *keys: str) -> tuple[str, ...]:
     """The same as numbers of GPUs: of `1`, `"cuda:1"`, `"cuda"` on each rank."""
-    found = [_NUMBER.fullmatch(one.strip("'\"")) for one in numbers(call, *keys)]
-    return tuple(one.group(1) for one in found if one) if all(found) else ()
+    matches = [_NUMBER.fullmatch(number.strip("'\"")) for number in numbers(call, *keys)]
+    return tuple(match.group(1) for match in matches if match) if all(matches) else ()
 
 
 def starts_by_itself(script: Script) -> bool:

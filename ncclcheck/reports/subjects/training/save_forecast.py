@@ -21,7 +21,7 @@ _MOST_TIMES = 100.0  # of what was measured: a forecast for more is never a fail
 
 
 @dataclass(frozen=True)
-class Forecast:
+class SaveForecast:
     """Seconds. gathered: rank 0 gathers and writes the weights; pieces: each rank writes its own share."""
 
     gathered: float
@@ -66,12 +66,12 @@ def within(cluster: Cluster, seconds: float, total: float, measured: float, limi
     return Within(State.NOTE if seconds > share * limit else State.OK, words)
 
 
-def forecast(measured: ShardedSave) -> Forecast | None:
+def forecast(measured: ShardedSave) -> SaveForecast | None:
     """None where no model was named, or nothing was measured."""
     if not measured.parameters or not measured.bytes or measured.problems:
         return None
     weights, state = measured.parameters * WEIGHTS, measured.parameters * STATE
-    return Forecast(
+    return SaveForecast(
         gathered=weights / measured.bytes * (measured.gather_s + measured.write_s),
         pieces=state / measured.bytes * measured.shards_s,
         weights_bytes=weights,

@@ -22,7 +22,7 @@ DEFAULT_S = 1800.0  # of DeepSpeed, of transformers' ddp_timeout and of Lightnin
 
 
 @dataclass(frozen=True)
-class Said:
+class StatedSetting:
     """A setting, and the file that has it."""
 
     file: SettingsFile
@@ -43,8 +43,8 @@ class SaveSettings:
     """
 
     gathers: bool | None
-    by: Said
-    timeout: Said | None
+    by: StatedSetting
+    timeout: StatedSetting | None
     seconds: float | None
 
 
@@ -76,20 +76,20 @@ def _strategy(value: str) -> bool | None:
     return True if "fsdp" in value else None
 
 
-def timeout(cluster: Cluster) -> tuple[Said, float] | None:
+def timeout(cluster: Cluster) -> tuple[StatedSetting, float] | None:
     """The timeout that the files give, whatever else they say."""
     given, seconds = _limit(cluster)
     return (given, seconds) if given and seconds is not None else None
 
 
-def _limit(cluster: Cluster) -> tuple[Said | None, float | None]:
+def _limit(cluster: Cluster) -> tuple[StatedSetting | None, float | None]:
     given = _last(cluster, TIMEOUT)
     return given, _seconds(given.setting.value) if given else None
 
 
-def _last(cluster: Cluster, names: tuple[str, ...]) -> Said | None:
+def _last(cluster: Cluster, names: tuple[str, ...]) -> StatedSetting | None:
     files = cluster.measurements.smoke.settings if cluster.measurements.smoke else []
-    saids = [Said(file, setting) for file in files for setting in file.settings if setting.name in names]
+    saids = [StatedSetting(file, setting) for file in files for setting in file.settings if setting.name in names]
     return saids[-1] if saids else None
 
 

@@ -8,7 +8,7 @@ from statistics import median
 from ncclcheck.probes.facts import Cluster, Unread
 from ncclcheck.probes.facts.training import Communication
 from ncclcheck.reports.subjects.training import step_times
-from ncclcheck.reports.subjects.training.step_times import Row, Steps, Straggler
+from ncclcheck.reports.subjects.training.step_times import StepRow, Steps, Straggler
 from ncclcheck.reports.text.words.fold import duration
 
 # all ranks of a node together against one alone; some slowdown (clocks, memory) is usual on every host: chosen
@@ -19,7 +19,7 @@ _LEAST_CPU_US = 1000.0
 
 
 @dataclass(frozen=True)
-class Loss:
+class StepLoss:
     """What a step loses, microseconds, and the words for it."""
 
     us: float
@@ -31,7 +31,7 @@ def straggler_ratio(cluster: Cluster, measured: Steps) -> float:
     return cluster.policy.thresholds.get("TRN020.ratio", 1.10 if measured.on_gpus else 1.5)
 
 
-def hungry(cluster: Cluster, measured: Steps) -> list[Row]:
+def hungry(cluster: Cluster, measured: Steps) -> list[StepRow]:
     """Ranks that wait for data."""
     limits = cluster.policy.thresholds
     share, least = limits.get("TRN019.percent", 10.0) / 100, limits.get("TRN019.ms", 1.0) * 1000
@@ -48,7 +48,7 @@ def slow(cluster: Cluster, measured: Steps) -> list[Straggler]:
     seen = [straggler for straggler in named if not step_times.by_chance(measured, straggler)]
     if measured.on_gpus:
         return seen
-    return [one for one in seen if one.own - one.usual > _LEAST_CPU_US]
+    return [straggler for straggler in seen if straggler.own - straggler.usual > _LEAST_CPU_US]
 
 
 def slow_by_chance(cluster: Cluster, measured: Steps) -> list[Straggler]:
@@ -82,7 +82,7 @@ def _compared(measured: Steps) -> str:
     return f"{ranks} ranks train {speedup:.2f} times as fast as one alone ({ranks} would be ideal)"
 
 
-def losses(cluster: Cluster, measured: Steps) -> list[Loss]:
+def losses(cluster: Cluster, measured: Steps) -> list[StepLoss]:
     """All that a step loses; none that is not there."""
     return [
         _data(measured),
@@ -92,22 +92,22 @@ def losses(cluster: Cluster, measured: Steps) -> list[Loss]:
     ]
 
 
-def _data(measured: Steps) -> Loss:
+def _data(measured: Steps) -> StepLoss:
     worst = max(measured.rows, key=lambda row: row.full.phases.data)
     waits = worst.full.phases.data
-    return Loss(
+    return StepLoss(
         waits,
         f"rank {worst.fact.rank} on {worst.fact.node} waits {duration(waits)} of each step of "
         f"{duration(measured.step)} for its data, and the others wait for it",
     )
 
 
-def _straggler(cluster: Cluster, measured: Steps) -> Loss:
+def _straggler(cluster: Cluster, measured: Steps) -> StepLoss:
     stragglers = slow(cluster, measured)
     if not stragglers:
-        return Loss(0.0, "")
+        return StepLoss(0.0, "")
     worst = stragglers[0]
-    return Loss(
+    return StepLoss(
         worst.own - worst.usual,
         f"all wait for rank {worst.fact.rank} on {worst.fact.node}, whose own work takes {duration(worst.own)} a "
         f"step where that of the others takes {duration(worst.usual)}; most of it is lost in "
@@ -115,34 +115,34 @@ def _straggler(cluster: Cluster, measured: Steps) -> Loss:
     )
 
 
-def _contention(measured: Steps) -> Loss:
+def _contention(measured: Steps) -> StepLoss:
     nodes = step_times.contended(measured, CONTENDED)
     if not nodes:
-        return Loss(0.0, "")
+        return StepLoss(0.0, "")
     node = max(nodes, key=lambda name: nodes[name][1] - nodes[name][0])
     alone, together = nodes[node]
-    return Loss(
+    return StepLoss(
         together - alone,
         f"the ranks of {node} take each other's cores: a step without collectives takes {duration(alone)} for one "
         f"rank alone and {duration(together)} when all compute, which is the host, not the network",
     )
 
 
-def _communication(cluster: Cluster, measured: Steps) -> Loss:
+def _communication(cluster: Cluster, measured: Steps) -> StepLoss:
     words = (
         f"of each step of {duration(measured.step)}, {duration(measured.exposed)} are communication"
         f"{_link(cluster)} that the backward pass does not hide"
     )
     exchange = communication(cluster)
     if exchange is None:
-        return Loss(measured.exposed, words)
+        return StepLoss(measured.exposed, words)
     alone, backward = exchange.alone_us.p50, median(row.twin.phases.backward for row in measured.rows)
     words += f"; by itself it takes {duration(alone)}"
     if alone > backward:
         words += f", longer than the backward pass of {duration(backward)}: the batch is too small to hide it"
     elif not measured.on_gpus:
         words += ", and on CPUs it takes their cores from the backward pass as well"
-    return Loss(measured.exposed, words)
+    return StepLoss(measured.exposed, words)
 
 
 def _link(cluster: Cluster) -> str:

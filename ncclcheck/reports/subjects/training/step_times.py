@@ -20,7 +20,7 @@ _SHORTEST_US = 0.1  # a step below it was not timed: divisions by it would be wi
 
 
 @dataclass(frozen=True)
-class Row:
+class StepRow:
     """One rank's step, microseconds. wait: for slower ranks; comm: communication that backward does not hide."""
 
     fact: StepTimes
@@ -34,7 +34,7 @@ class Row:
 class Steps:
     """The steps of all ranks that measured both kinds. exposed: the step less the slowest twin."""
 
-    rows: list[Row]
+    rows: list[StepRow]
     step: float
     slowest: float
     typical: float
@@ -81,7 +81,7 @@ def steps(cluster: Cluster) -> Steps | None:
         return None
     twins = [twin.step_us.p50 for _, _, twin in both]
     step, slowest = max(full.step_us.p50 for _, full, _ in both), max(twins)
-    rows = [Row(fact, full, twin, *_left(full, twin, slowest)) for fact, full, twin in both]
+    rows = [StepRow(fact, full, twin, *_left(full, twin, slowest)) for fact, full, twin in both]
     return Steps(
         sorted(rows, key=lambda row: row.fact.rank), step, slowest, median(twins), max(0.0, step - slowest)
     )
@@ -146,7 +146,7 @@ def usual(values: Sequence[float]) -> float:
     return min(values) if len(values) == 2 else median(values)
 
 
-def _is_slow(row: Row, own: float, alone: float | None, ratio: float) -> bool:
+def _is_slow(row: StepRow, own: float, alone: float | None, ratio: float) -> bool:
     if not _above(_low(row.twin.own_us), own, ratio):
         return False
     return alone is None or row.fact.solo is None or _above(_low(row.fact.solo.own_us), alone, ratio)
@@ -160,7 +160,7 @@ def _low(times: Times) -> float:
     return times.p50 if times.median_low is None else times.median_low
 
 
-def _phase(row: Row, most: dict[str, float]) -> tuple[str, float]:
+def _phase(row: StepRow, most: dict[str, float]) -> tuple[str, float]:
     """Where the rank loses most against the others, and how much."""
     lost = {name: getattr(row.twin.phases, name) - most[name] for name in PHASES}
     worst = max(lost, key=lambda name: lost[name])
@@ -177,7 +177,7 @@ def contended(measured: Steps, ratio: float) -> dict[str, tuple[float, float]]:
     return {node: (solo, twin) for node, (solo, twin) in medians.items() if _above(twin, solo, ratio)}
 
 
-def starved(measured: Steps, ratio: float) -> list[Row]:
+def starved(measured: Steps, ratio: float) -> list[StepRow]:
     """Ranks that take longer than most because they have no core for a quarter of their step."""
     if len(measured.rows) < 2:
         return []
@@ -204,17 +204,21 @@ def lack_cores(measured: Steps) -> bool:
     return 2 * sum(_lacks_a_core(row.twin) for row in measured.rows) > len(measured.rows)
 
 
-def by_chance(measured: Steps, one: Straggler) -> bool:
+def by_chance(measured: Steps, straggler: Straggler) -> bool:
     """Whether all lack cores, or ranks on CPUs this one, and it loses no more than the time in which it had none.
 
     Its threads wait for each other, so its own time grows as well; which rank loses most changes with the run. On
     CPUs that others use too, a rank that was not timed alone is not told from one that got fewer cores.
     """
-    twin = one.fact.twin
-    if not measured.on_gpus and one.fact.solo is None and any(_short_of_cores(row.twin) for row in measured.rows):
+    twin = straggler.fact.twin
+    if (
+        not measured.on_gpus
+        and straggler.fact.solo is None
+        and any(_short_of_cores(row.twin) for row in measured.rows)
+    ):
         return True
     shared = not measured.on_gpus or lack_cores(measured)
-    return shared and twin is not None and one.own - one.usual <= (twin.core_us or 0.0)
+    return shared and twin is not None and straggler.own - straggler.usual <= (twin.core_us or 0.0)
 
 
 def exposure(communication: Communication, measured: Steps) -> float:

@@ -9,7 +9,7 @@ from ncclcheck.probes.facts import Cluster, Measurements, Policy
 from ncclcheck.probes.facts.training import Phases, Setup
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.training import step_losses, step_times
-from ncclcheck.reports.subjects.training.step_times import Row, Steps
+from ncclcheck.reports.subjects.training.step_times import StepRow, Steps
 from ncclcheck.reports.text import measured as beside
 from ncclcheck.reports.text.words.fold import duration, size
 from ncclcheck.reports.text.words.wrapping import wrapped
@@ -104,7 +104,7 @@ def _table(cluster: Cluster, measured: Steps, width: int) -> list[str]:
     return [*lines, f"  and {more} ranks whose own work takes less"] if more else lines
 
 
-def _lines(cluster: Cluster, rows: list[Row], longest: int) -> list[str]:
+def _lines(cluster: Cluster, rows: list[StepRow], longest: int) -> list[str]:
     from tabulate import tabulate  # noqa: PLC0415 - costs `env` 20 ms, which has no table
 
     saved = _saved(cluster.measurements)
@@ -118,7 +118,7 @@ def _lines(cluster: Cluster, rows: list[Row], longest: int) -> list[str]:
     return ["  " + line.rstrip() for line in body.splitlines()]
 
 
-def _cells(row: Row, longest: int) -> list[str]:
+def _cells(row: StepRow, longest: int) -> list[str]:
     """Of the step with collectives; of its backward pass without waiting and communication."""
     parts = [part(row.full.phases) for _, part in _PARTS]
     parts[-1] = max(0.0, parts[-1] - row.wait - row.comm)

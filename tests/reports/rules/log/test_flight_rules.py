@@ -37,7 +37,8 @@ def judged(flight: Flight | None) -> dict[str, list[Finding]]:
 def bad(flight: Flight) -> dict[str, str]:
     """Code -> what is said, where a rule fails or warns."""
     said = {
-        code: [f.what for f in found if f.state.rank <= State.WARN.rank] for code, found in judged(flight).items()
+        code: [f.what for f in findings if f.state.rank <= State.WARN.rank]
+        for code, findings in judged(flight).items()
     }
     return {code: " | ".join(what) for code, what in said.items() if what}
 
@@ -70,44 +71,44 @@ def test_each_way_to_hang(name: str, tmp_path: Path) -> None:
 )
 def test_culprits(name: str, ranks: list[int], tmp_path: Path) -> None:
     found = culprits(JOBS[name][0]().flight(tmp_path))
-    assert [one.where[0].rank for one in found] == ranks
+    assert [culprit.where[0].rank for culprit in found] == ranks
 
 
 def test_a_rank_without_a_dump_that_others_wait_for(tmp_path: Path) -> None:
     flight = flight_jobs.data_that_does_not_get_through().flight(tmp_path, without=[2])
     assert bad(flight) == {"LOG131": "left no dump, and ranks 0-1,3 wait for it"}
-    assert [(one.names, one.explains) for one in culprits(flight)] == [(["rank 2"], ["LOG131"])]
+    assert [(culprit.names, culprit.explains) for culprit in culprits(flight)] == [(["rank 2"], ["LOG131"])]
 
 
 def test_a_rank_without_a_dump_is_not_blamed_where_another_did_not_enter(tmp_path: Path) -> None:
     flight = flight_jobs.one_stays_away().flight(tmp_path, without=[3])
     assert bad(flight).keys() == {"LOG132"}
-    (said,) = judged(flight)["LOG131"]
-    assert said.state is State.NOTE
-    assert "rank 3 left no dump" in said.what
+    (finding,) = judged(flight)["LOG131"]
+    assert finding.state is State.NOTE
+    assert "rank 3 left no dump" in finding.what
 
 
 def test_most_dumps_are_missing(tmp_path: Path) -> None:
     flight = flight_jobs.data_that_does_not_get_through().flight(tmp_path, without=[1, 2, 3])
     assert bad(flight) == {}
-    assert [one.state for one in judged(flight)["LOG131"]] == [State.UNKNOWN]
+    assert [finding.state for finding in judged(flight)["LOG131"]] == [State.UNKNOWN]
 
 
 def test_a_call_of_gloo_that_is_over_may_have_failed_on_who_waited_for_another(tmp_path: Path) -> None:
     flight = flight_jobs.gloo_without_rank_2().flight(tmp_path)
-    (said,) = judged(flight)["LOG132"]
-    assert (said.state, said.where.rank) == (State.UNKNOWN, 2)
-    assert said.what.startswith(
+    (finding,) = judged(flight)["LOG132"]
+    assert (finding.state, finding.where.rank) == (State.UNKNOWN, 2)
+    assert finding.what.startswith(
         "did not enter all_reduce 3 of default_pg (0), which ended or failed on ranks 0-1,3"
     )
-    assert "or gave its dump earlier" in said.what
-    assert [(one.names, one.confidence) for one in culprits(flight)] == [(["rank 2"], 0.3)]
+    assert "or gave its dump earlier" in finding.what
+    assert [(culprit.names, culprit.confidence) for culprit in culprits(flight)] == [(["rank 2"], 0.3)]
 
 
 def test_of_two_ranks_neither_is_blamed_for_a_call_that_is_over(tmp_path: Path) -> None:
     made = Job({"0": ("default_pg", [0, 1])}, "2.10", "gloo").call("0").call("0", ranks=[0])
     flight = made.flight(tmp_path)
-    assert [one.where.rank for one in judged(flight)["LOG132"]] == [1]
+    assert [finding.where.rank for finding in judged(flight)["LOG132"]] == [1]
     assert culprits(flight) == []
 
 
@@ -118,7 +119,7 @@ def test_dumps_of_a_running_job_at_different_moments_are_no_failure(backend: str
         made.call("0", ranks=ranks)
     flight = made.flight(tmp_path)
     assert bad(flight) == {}
-    said = [(one.state, one.what.partition(" of ")[0]) for one in judged(flight)["LOG132"]]
+    said = [(finding.state, finding.what.partition(" of ")[0]) for finding in judged(flight)["LOG132"]]
     assert culprits(flight) == []
     assert said == ([] if backend == "nccl" else [(State.UNKNOWN, "did not enter all_reduce 2")])
 
@@ -133,23 +134,23 @@ def test_one_dump_of_gloo_alone_names_who_left_none(tmp_path: Path) -> None:
     made = Job({"0": ("default_pg", [0, 1])}, "2.10", "gloo").call("0").call("0", ranks=[0], state="scheduled")
     flight = made.flight(tmp_path, without=[1])
     assert bad(flight) == {"LOG131": "left no dump, and rank 0 waits for it"}
-    assert [one.names for one in culprits(flight)] == [["rank 1"]]
+    assert [culprit.names for culprit in culprits(flight)] == [["rank 1"]]
 
 
 def test_dumps_that_tell_of_nothing_are_no_proof_where_others_are_missing(tmp_path: Path) -> None:
     flight = flight_jobs.sound().flight(tmp_path, without=[3])
-    (said,) = judged(flight)["LOG131"]
-    assert (said.state, said.what) == (
+    (finding,) = judged(flight)["LOG131"]
+    assert (finding.state, finding.what) == (
         State.UNKNOWN,
         "rank 3 left no dump, and in the others' dumps every call is over",
     )
 
 
 def test_groups_that_are_victims(tmp_path: Path) -> None:
-    (said,) = judged(flight_jobs.stuck_in_another_group().flight(tmp_path))["LOG138"]
-    assert said.state is State.NOTE
-    assert said.what == "1 process group only waited for ranks that stand in other groups' calls"
-    assert said.evidence[0].value == "DATA (5)"
+    (finding,) = judged(flight_jobs.stuck_in_another_group().flight(tmp_path))["LOG138"]
+    assert finding.state is State.NOTE
+    assert finding.what == "1 process group only waited for ranks that stand in other groups' calls"
+    assert finding.evidence[0].value == "DATA (5)"
 
 
 def test_files_that_were_refused() -> None:
@@ -158,8 +159,10 @@ def test_files_that_were_refused() -> None:
         FlightRefused(file="fr/rank_4", why="it asks for code to be run: GLOBAL os.system", hostile=True),
     ])  # fmt: skip
     found = judged(flight)
-    assert [one.state for one in found["LOG130"]] == [State.WARN, State.UNKNOWN]
-    assert [(one.state, one.what) for one in found["LOG131"]] == [(State.UNKNOWN, "none of 2 dumps could be read")]
+    assert [finding.state for finding in found["LOG130"]] == [State.WARN, State.UNKNOWN]
+    assert [(finding.state, finding.what) for finding in found["LOG131"]] == [
+        (State.UNKNOWN, "none of 2 dumps could be read")
+    ]
     assert found.keys() == {"LOG130", "LOG131"}
 
 
@@ -182,7 +185,7 @@ def test_an_older_dump_of_the_same_rank_is_only_noted(tmp_path: Path) -> None:
         paths += made.write(tmp_path / folder)
     for order in (paths, paths[::-1]):
         flight = read(order)
-        assert {one.state for one in judged(flight)["LOG130"]} == {State.NOTE}
+        assert {finding.state for finding in judged(flight)["LOG130"]} == {State.NOTE}
         assert bad(flight) == {}
 
 
@@ -199,7 +202,7 @@ def test_a_thousand_ranks_are_judged_in_seconds(tmp_path: Path) -> None:
     made.call("0", ranks=[rank for rank in range(1024) if rank != 517], state="scheduled")
     flight = made.flight(tmp_path)
     began = time.monotonic()
-    assert [one.where.rank for one in judged(flight)["LOG132"]] == [517]
+    assert [finding.where.rank for finding in judged(flight)["LOG132"]] == [517]
     assert time.monotonic() - began < 20
 
 
@@ -239,11 +242,11 @@ def test_recorded_runs_with_known_truth(run: str, code: str, ranks: list[int]) -
     assert f"Fault ranks: {ranks}" in (folder / "fault_injection.log").read_text()
     paths = sorted(map(str, folder.glob("_dump_*")))
     assert bad(read(paths)).keys() == {code}
-    assert [one.where[0].rank for one in culprits(read(paths))] == ranks
+    assert [culprit.where[0].rank for culprit in culprits(read(paths))] == ranks
     for lost in (0, 8, 13):  # a file that was not gathered changes nothing
         flight = read([path for path in paths if not path.endswith(f"_dump_{lost}")])
         assert bad(flight).keys() == {code}
-        assert [one.where[0].rank for one in culprits(flight)][:2] == ranks
+        assert [culprit.where[0].rank for culprit in culprits(flight)][:2] == ranks
 
 
 def test_one_job_is_the_same_by_any_order_of_files(tmp_path: Path) -> None:

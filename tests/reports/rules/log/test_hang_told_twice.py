@@ -45,7 +45,9 @@ def _both(folder: Path, *ranks: int) -> Logs:
 def test_the_log_makes_the_verdict_of_the_dumps_firmer(tmp_path: Path) -> None:
     both = _both(tmp_path, 0, 1, 3)
     alone = msgspec.structs.replace(both, events=[], ranks=[])
-    assert [(one.code, one.where.rank, one.confidence) for one in _causes(alone)] == [("LOG132", 2, "likely")]
+    assert [(cause.code, cause.where.rank, cause.confidence) for cause in _causes(alone)] == [
+        ("LOG132", 2, "likely")
+    ]
     (cause,) = _causes(both)
     assert (cause.code, cause.where.rank, cause.confidence) == ("LOG132", 2, "sure")
     assert "agree" in cause.reason
@@ -53,14 +55,14 @@ def test_the_log_makes_the_verdict_of_the_dumps_firmer(tmp_path: Path) -> None:
 
 def test_a_log_that_names_another_rank_is_another_cause(tmp_path: Path) -> None:
     both = _both(tmp_path, 0, 2, 3)
-    assert {(one.code, one.where.rank) for one in _causes(both)} >= {("LOG080", 1), ("LOG132", 2)}
-    assert all("agree" not in one.reason for one in _causes(both))
+    assert {(cause.code, cause.where.rank) for cause in _causes(both)} >= {("LOG080", 1), ("LOG132", 2)}
+    assert all("agree" not in cause.reason for cause in _causes(both))
 
 
 @pytest.mark.parametrize("without", [[], [1]])
 def test_whole_dumps_are_asked_for_only_where_one_is_missing(tmp_path: Path, without: list[int]) -> None:
     logs = Logs(flight=flight_jobs.one_stays_away().flight(tmp_path, without=without))
-    (verdict,) = [one for one in _verdicts(logs) if one.code == "LOG132"]
+    (verdict,) = [verdict for verdict in _verdicts(logs) if verdict.code == "LOG132"]
     words = " ".join(remedy.text for finding in verdict.findings for remedy in finding.remedies)
     assert verdict.state is State.FAIL
     assert ("whole dumps" in words) is bool(without)
@@ -68,7 +70,9 @@ def test_whole_dumps_are_asked_for_only_where_one_is_missing(tmp_path: Path, wit
 
 def test_what_is_advised_has_the_names_that_new_torches_know() -> None:
     logs = parsed("".join(_LATE.format(rank=rank, op="ALLREDUCE") for rank in (0, 1, 3)))
-    (verdict,) = [one for one in _verdicts(msgspec.structs.replace(logs, world=4)) if one.code == "LOG080"]
+    (verdict,) = [
+        verdict for verdict in _verdicts(msgspec.structs.replace(logs, world=4)) if verdict.code == "LOG080"
+    ]
     (finding,) = verdict.findings
     lines = [line.partition("#")[0] for remedy in finding.remedies for line in remedy.commands]
     assert any("TORCH_FR_BUFFER_SIZE=2000" in line for line in lines)
@@ -86,6 +90,6 @@ def test_what_became_of_the_rank_stands_before_that_it_did_not_come(tmp_path: Pa
     dumps = flight_jobs.one_stays_away().flight(tmp_path, without=[2])
     causes = _causes(msgspec.structs.replace(parsed(log), flight=dumps, world=4))
     assert (causes[0].code, causes[0].where.rank, causes[0].confidence) == ("LOG067", 2, "sure")
-    assert all("LOG067 says what became of it" in one.reason for one in causes[1:])
-    assert {one.code for one in causes[1:]} <= {"LOG080", "LOG131", "LOG132"}
+    assert all("LOG067 says what became of it" in cause.reason for cause in causes[1:])
+    assert {cause.code for cause in causes[1:]} <= {"LOG080", "LOG131", "LOG132"}
     assert len(causes) > 1

@@ -50,10 +50,10 @@ def test_every_answer_fits_on_a_screen_and_says_nothing_twice(part: int) -> None
         assert _rows(report) <= MOST, name
         whole = " ".join(report.split())
         causes = document.diagnosis.causes if document.diagnosis else []
-        for one in causes[:1]:
-            assert whole.count(one.what) <= 1, name
+        for cause in causes[:1]:
+            assert whole.count(cause.what) <= 1, name
         assert "skipped" not in report.splitlines()[-1], name
-        hosts = {one.host for logs in [document.measurements.logs] if logs for one in logs.processes}
+        hosts = {process.host for logs in [document.measurements.logs] if logs for process in logs.processes}
         cut = [
             host for host in hosts for line in report.splitlines() if line.endswith(f" {host.partition('-')[0]}-")
         ]

@@ -18,10 +18,10 @@ _STEPS = "".join(f"step {step} loss 2.1 lr 3e-4\n" for step in range(20, 200, 10
 
 
 def test_what_stands_out_in_a_log_of_something_else_is_quoted_first() -> None:
-    (found,) = judged("ping failed on x4304: no reply from x4307 after 87s\n")["LOG008"].findings
-    assert found.what == "the log ends with: ping failed on x4304: no reply from x4307 after 87s"
-    (found,) = judged("GET / 200\n" * 9)["LOG008"].findings
-    assert found.what.startswith("no line of these 9 lines is NCCL's")
+    (finding,) = judged("ping failed on x4304: no reply from x4307 after 87s\n")["LOG008"].findings
+    assert finding.what == "the log ends with: ping failed on x4304: no reply from x4307 after 87s"
+    (finding,) = judged("GET / 200\n" * 9)["LOG008"].findings
+    assert finding.what.startswith("no line of these 9 lines is NCCL's")
 
 
 @pytest.mark.parametrize("text", [
@@ -45,8 +45,8 @@ def test_a_line_that_only_explains_is_unknown_and_quoted() -> None:
     text = (
         "libfabric:16642:1701636928::cxi:core:cxip_cq_eq_progress():531<warn> n4: Event Queue overflow detected.\n"
     )
-    (found,) = judged(text)["LOG007"].findings
-    assert (found.state.value, "Event Queue overflow" in found.what) == ("unknown", True)
+    (finding,) = judged(text)["LOG007"].findings
+    assert (finding.state.value, "Event Queue overflow" in finding.what) == ("unknown", True)
 
 
 def test_what_stands_behind_a_bar_is_a_line_of_its_own() -> None:
@@ -70,8 +70,8 @@ def test_a_block_of_torchrun_whose_lines_ran_together_tells_the_signal() -> None
     text = (
         "Root Cause (first observed failure):\nrank2 (local rank: 2)exitcode: -9 (pid: 36071)error file: <N/A>\n"
     )
-    (found,) = judged(text)["LOG093"].findings
-    assert (found.where.rank, "SIGKILL" in found.what) == (2, True)
+    (finding,) = judged(text)["LOG093"].findings
+    assert (finding.where.rank, "SIGKILL" in finding.what) == (2, True)
 
 
 def test_a_store_that_gives_no_answer_is_named() -> None:
@@ -150,8 +150,8 @@ def test_an_assertion_whose_message_is_a_dump_tells_what_did_not_hold() -> None:
         "\t[rank1]:     assert not param.ds_active_sub_modules, param.ds_summary()\n"
         "\t[rank1]: AssertionError: {'id': 0, 'status': 'AVAILABLE', 'numel': 544997376}\n"
     )
-    (found,) = judged(text)["LOG004"].findings
-    assert (found.where.rank, "assert not param.ds_active_sub_modules" in found.what) == (1, True)
+    (finding,) = judged(text)["LOG004"].findings
+    assert (finding.where.rank, "assert not param.ds_active_sub_modules" in finding.what) == (1, True)
 
 
 def test_ranks_that_are_not_among_the_ready_ones() -> None:
@@ -190,8 +190,8 @@ def test_hosts_that_speak_as_two_releases_loaded_two() -> None:
 
 
 def test_a_plugin_on_one_host_alone_is_a_risk() -> None:
-    (found,) = judged(_NEW + _HPCX)["LOG016"].findings
-    assert (found.state.value, found.where.node) == ("warn", "node-a")
+    (finding,) = judged(_NEW + _HPCX)["LOG016"].findings
+    assert (finding.state.value, finding.where.node) == ("warn", "node-a")
     assert "LOG016" not in raised(_NEW + _HPCX + _CAME)
 
 

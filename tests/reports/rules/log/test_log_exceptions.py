@@ -29,26 +29,28 @@ def _told(text: str) -> Finding:
 
 
 def _exceptions(text: str) -> list[LogEvent]:
-    return [one for one in parsed(text).events if one.sign == "python-error"]
+    return [event for event in parsed(text).events if event.sign == "python-error"]
 
 
 def test_the_heading_says_who_raised_what_and_where() -> None:
-    found = _told(_IN_DATA + _TORCHRUN)
-    assert found.what == "rank 3 raised KeyError: 'foo' at /w/data.py:14 (__getitem__)"
-    assert found.remedies[0].text.startswith("Look at /w/data.py:14")
+    finding = _told(_IN_DATA + _TORCHRUN)
+    assert finding.what == "rank 3 raised KeyError: 'foo' at /w/data.py:14 (__getitem__)"
+    assert finding.remedies[0].text.startswith("Look at /w/data.py:14")
 
 
 def test_a_long_message_keeps_the_place_as_evidence() -> None:
-    found = _told(_IN_DATA.replace("KeyError: 'foo'", "KeyError: " + "foo " * 40))
-    assert "data.py" not in found.what
-    assert [one.value for one in found.evidence if one.source == "raised at"] == ["/w/data.py:14 (__getitem__)"]
+    finding = _told(_IN_DATA.replace("KeyError: 'foo'", "KeyError: " + "foo " * 40))
+    assert "data.py" not in finding.what
+    assert [evidence.value for evidence in finding.evidence if evidence.source == "raised at"] == [
+        "/w/data.py:14 (__getitem__)"
+    ]
 
 
 def test_the_place_is_the_one_of_its_own_rank() -> None:
     """Two ranks write by turns: each has a traceback of its own."""
     other = _IN_DATA.replace("[rank3]", "[rank5]").replace("data.py", "other.py")
     mixed = "".join(f"{a}\n{b}\n" for a, b in zip(_IN_DATA.splitlines(), other.splitlines(), strict=True))
-    assert {one.rank: one.fields["raised_at"] for one in _exceptions(mixed)} == {
+    assert {exception.rank: exception.fields["raised_at"] for exception in _exceptions(mixed)} == {
         3: "/w/data.py:14 (__getitem__)",
         5: "/w/other.py:14 (__getitem__)",
     }
@@ -71,9 +73,11 @@ def test_what_was_raised_while_another_was_dealt_with_goes_with_that() -> None:
         '[rank3]:   File "/w/train.py", line 130, in main\n'
         "[rank3]: RuntimeError: could not read the sample\n"
     )
-    found = judged(text)["LOG004"].findings
-    assert [one.what for one in found] == ["rank 3 raised KeyError: 'foo' at /w/data.py:14 (__getitem__)"]
-    assert len([one for one in found[0].evidence if one.source.startswith("log:")]) == 2
+    findings = judged(text)["LOG004"].findings
+    assert [finding.what for finding in findings] == [
+        "rank 3 raised KeyError: 'foo' at /w/data.py:14 (__getitem__)"
+    ]
+    assert len([evidence for evidence in findings[0].evidence if evidence.source.startswith("log:")]) == 2
 
 
 @pytest.mark.parametrize(
@@ -145,10 +149,10 @@ FAMILIES = (
 
 @pytest.mark.parametrize(("text", "words"), FAMILIES)
 def test_what_stands_behind_the_words_is_told(text: str, words: str) -> None:
-    found = _told(text + "\n")
-    assert text[:40] in found.what
-    assert words in found.why
-    assert found.remedies
+    finding = _told(text + "\n")
+    assert text[:40] in finding.what
+    assert words in finding.why
+    assert finding.remedies
 
 
 def test_an_exception_of_no_family_is_told_in_its_own_words() -> None:

@@ -23,9 +23,9 @@ _SIZES = (
 def test_ranks_with_other_numbers_of_steps_have_other_states() -> None:
     text = "AssertionError: Rank 3 has different values for step: 1200.0. Other ranks: 1100.0\n"
     for line in (text, text.partition(": ")[2]):
-        found = judged(line)["LOG085"].findings[0]
-        assert (found.state, found.where.rank) == (State.FAIL, 3)
-        assert "step is 1200.0 on rank 3 and 1100.0 on the others" in found.what
+        finding = judged(line)["LOG085"].findings[0]
+        assert (finding.state, finding.where.rank) == (State.FAIL, 3)
+        assert "step is 1200.0 on rank 3 and 1100.0 on the others" in finding.what
         assert document(line).state == "fail"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from ncclcheck.probes.facts import Logs
 from ncclcheck.probes.logs import repeats
-from ncclcheck.probes.logs.reading import Reading
+from ncclcheck.probes.logs.reading import LogReading
 from tests.helpers.logs import judged, raised
 
 _ASSERTED = (
@@ -112,7 +112,7 @@ def test_code_above_an_exception_is_not_what_is_quoted() -> None:
 
 
 def _read(data: bytes) -> Logs:
-    reading = Reading()
+    reading = LogReading()
     reading.take("log", io.BytesIO(data))
     return reading.logs()
 

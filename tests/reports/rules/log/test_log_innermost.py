@@ -109,9 +109,9 @@ def test_a_repeated_command_line_is_no_reason() -> None:
         "[2023-04-07 13:09:33,220] [ERROR] [launch.py:324:sigkill_handler] ['/usr/bin/python3', '-u', 'run.py', "
         "'--deepspeed', 'ds_config.json', '--model_name_or_path', 'u/gpt-j-6B', '--train_file', 'train.csv'\n"
     )
-    found = judged(text)["LOG001"].findings[0]
-    assert "does not say why" in found.what
-    assert "JSON" not in str(found)
+    finding = judged(text)["LOG001"].findings[0]
+    assert "does not say why" in finding.what
+    assert "JSON" not in str(finding)
 
 
 def test_four_quoted_lines_accuse_none_of_the_other_four_ranks() -> None:

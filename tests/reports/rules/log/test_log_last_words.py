@@ -35,7 +35,7 @@ def test_a_rank_whose_script_raises_once_more_is_of_a_new_attempt() -> None:
         return "".join(f"[rank{rank}]: {line}\n" for rank in (0, 1) for line in (*_FRAMES.splitlines(), words))
 
     found = judged("torchrun train.py\n" + of_both("KeyError: 'labels'") + of_both("ValueError: bad shard 7"))
-    assert [one.what.partition(" at ")[0] for one in found["LOG004"].findings] == [
+    assert [finding.what.partition(" at ")[0] for finding in found["LOG004"].findings] == [
         "ranks 0-1 raised ValueError: bad shard 7"
     ]
 
@@ -145,7 +145,7 @@ def test_memory_that_nobody_is_named_for() -> None:
 def test_an_engine_is_given_less_of_its_gpu() -> None:
     server = "INFO 11-09 22:47:01 [api_server.py:1043] vLLM API server version 0.8.5\n"
     text = f"{server}torch.OutOfMemoryError: {_SHORT}\n"
-    commands = [line for one in judged(text)["LOG063"].findings[0].remedies for line in one.commands]
+    commands = [line for remedy in judged(text)["LOG063"].findings[0].remedies for line in remedy.commands]
     assert any("--gpu-memory-utilization" in line for line in commands)
     assert not any("NCCL_" in line for line in commands)
 
@@ -247,7 +247,7 @@ def test_a_server_that_was_shut_down_in_order() -> None:
     found = judged(_SERVED + _STOPPED)
     assert found["LOG006"].state.value == "note"
     assert "stopped from outside" in found["LOG006"].findings[0].what
-    assert "fail" not in {one.state.value for one in found.values()}
+    assert "fail" not in {verdict.state.value for verdict in found.values()}
     assert judged(_STOPPED)["LOG006"].state.value == "unknown"
     assert "LOG004" in raised(f"{_SERVED}{_FRAMES}KeyError: 'labels'\n{_STOPPED}")
 
@@ -290,7 +290,7 @@ def test_the_drivers_library_is_not_found(path: str) -> None:
     finding = judged(_NO_CUDA.format(path))["LOG065"].findings[0]
     assert finding.state.value == "fail"
     assert f"did not find {path}libcuda.so on gpu-a17" in finding.what
-    commands = [line for one in finding.remedies for line in one.commands]
+    commands = [line for remedy in finding.remedies for line in remedy.commands]
     assert "ldconfig -p | grep libcuda" in commands
     assert "export NCCL_CUDA_PATH=/usr/lib/wsl/lib/" in commands  # NCCL adds the name, and no slash
 

@@ -10,7 +10,7 @@ _HEAD = "[rank1]: ncclSystemError: System call (e.g. socket, malloc) or external
 
 
 def _findings(code: str, text: str) -> list[tuple[str, str | None, int | None]]:
-    return [(one.what, one.where.node, one.where.rank) for one in judged(text)[code].findings]
+    return [(finding.what, finding.where.node, finding.where.rank) for finding in judged(text)[code].findings]
 
 
 def _causes(text: str) -> dict[str, str]:
@@ -20,7 +20,7 @@ def _causes(text: str) -> dict[str, str]:
 
 def test_an_unknown_text_below_last_error_is_a_warning_of_nccl() -> None:
     text = f"{_HEAD}[rank1]: Last error:\n[rank1]: Frobnication of the crossbar failed\n"
-    (event,) = [one for one in parsed(text).events if one.line == 3]
+    (event,) = [event for event in parsed(text).events if event.line == 3]
     assert (event.text, event.rank, event.level) == ("Frobnication of the crossbar failed", 1, "WARN")
     assert raised(text) == {"LOG001": "fail", "LOG189": "fail"}
 
@@ -35,7 +35,7 @@ def test_an_unknown_text_below_last_error_is_a_warning_of_nccl() -> None:
 )
 def test_an_empty_last_error_and_another_ranks_line_are_no_warning(below: str) -> None:
     events = parsed(f"{_HEAD}[rank1]: Last error:\n{below}").events
-    assert [one.sign for one in events if one.sign == "nccl-warning"] == []
+    assert [event.sign for event in events if event.sign == "nccl-warning"] == []
 
 
 def test_a_segment_that_could_not_be_created_is_full_unless_a_refusal_is_told() -> None:

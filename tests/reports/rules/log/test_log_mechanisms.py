@@ -14,9 +14,9 @@ _LO = "NCCL INFO NET : Using interface lo:127.0.0.1<0>"
 
 
 def _told(text: str, code: str) -> Finding:
-    (found, *_) = judged(text)[code].findings
-    assert found.state is State.FAIL
-    return found
+    (finding, *_) = judged(text)[code].findings
+    assert finding.state is State.FAIL
+    return finding
 
 
 def _traceback(*lines: str) -> str:
@@ -121,7 +121,7 @@ def test_what_stands_behind_it_is_told(text: str, code: str, words: str) -> None
 
 
 def _exceptions(logs: Logs) -> list[str]:
-    return [one.fields["type"] for one in logs.events if one.sign == "python-error"]
+    return [event.fields["type"] for event in logs.events if event.sign == "python-error"]
 
 
 def test_a_name_that_tells_nothing_is_an_exception_below_frames_only() -> None:
@@ -132,7 +132,7 @@ def test_a_name_that_tells_nothing_is_an_exception_below_frames_only() -> None:
 
 def test_a_line_of_code_is_no_value_of_torchrun() -> None:
     line = '    raise ValueError(f"Unsupported nproc_per_node value: {nproc_per_node}") from e\n'
-    assert not [one for one in parsed(line).events if one.sign == "torchrun-values"]
+    assert not [event for event in parsed(line).events if event.sign == "torchrun-values"]
 
 
 def test_one_process_that_cannot_listen_is_told_of_no_rank() -> None:
@@ -179,16 +179,16 @@ STEPS = "".join(f"iteration {step} / 1000 | loss 2.1\n" for step in range(100, 1
 
 
 def test_a_port_of_the_node_itself_is_a_service_that_does_not_run() -> None:
-    told = _told(OWN_PORT, "LOG004")
-    assert "port 6123 of this node itself: the service that plotboard calls" in told.why
+    finding = _told(OWN_PORT, "LOG004")
+    assert "port 6123 of this node itself: the service that plotboard calls" in finding.why
     elsewhere = _told(OWN_PORT.replace("127.0.0.1", "hub.example.org"), "LOG004")
     assert "does not reach the outside" in elsewhere.why
 
 
 def test_tensors_of_different_lengths_are_no_ranks_fault() -> None:
-    told = _told(RAGGED, "LOG004")
-    assert (told.where.rank, "pad_across_processes" in str(told.remedies)) == (None, True)
-    assert "one process" not in str(told.remedies)
+    finding = _told(RAGGED, "LOG004")
+    assert (finding.where.rank, "pad_across_processes" in str(finding.remedies)) == (None, True)
+    assert "one process" not in str(finding.remedies)
 
 
 def test_memory_of_a_tpu_is_memory() -> None:
@@ -227,5 +227,5 @@ def test_samples_that_were_given_up_are_no_failure() -> None:
 
 
 def test_a_name_that_ssh_does_not_find_has_nothing_to_do_with_torch() -> None:
-    told = _told("ssh: Could not resolve hostname gpu-a19: Name or service not known\n", "LOG020")
-    assert "MASTER_ADDR" not in told.why + str(told.remedies)
+    finding = _told("ssh: Could not resolve hostname gpu-a19: Name or service not known\n", "LOG020")
+    assert "MASTER_ADDR" not in finding.why + str(finding.remedies)

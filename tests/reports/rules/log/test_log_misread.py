@@ -22,9 +22,9 @@ PIPE = (
 def test_errors_of_another_kind_than_those_that_were_survived_are_a_failure() -> None:
     survived = "".join(BODY.format(at, "writeBody", "Bad address (value: 14)") for at in range(3))
     after = "".join(BODY.format(at, "readBody", "End of file (value: 2)") for at in range(3))
-    found = judged(SERVES.format(4100) + survived + SERVES.format(4101) + after)["LOG001"].findings[0]
-    assert "Bad address" in found.what
-    assert "memory that the kernel cannot read" in found.why
+    finding = judged(SERVES.format(4100) + survived + SERVES.format(4101) + after)["LOG001"].findings[0]
+    assert "Bad address" in finding.what
+    assert "memory that the kernel cannot read" in finding.why
 
 
 def test_a_program_is_no_other_process_under_its_number_on_the_host() -> None:
@@ -37,9 +37,9 @@ def test_a_heading_has_the_words_and_not_what_stands_before_them() -> None:
     upgrade = NEURON.format(
         "TDRV:translate_one", "Please make sure to upgrade to the latest aws-neuronx-runtime-lib."
     )
-    found = judged(unsupported + upgrade)["LOG001"].findings[0]
-    assert found.what.endswith("these lines say of why: Unsupported hardware operator code 214 found in neff.")
-    assert "upgrade to the latest" in str(found.remedies)
+    finding = judged(unsupported + upgrade)["LOG001"].findings[0]
+    assert finding.what.endswith("these lines say of why: Unsupported hardware operator code 214 found in neff.")
+    assert "upgrade to the latest" in str(finding.remedies)
 
 
 def test_advice_to_try_again_is_no_second_try() -> None:
@@ -64,12 +64,12 @@ def test_an_error_that_names_an_address_of_the_job_is_one() -> None:
 
 
 def test_the_rank_that_the_report_of_a_desync_names_did_not_come() -> None:
-    found = judged(
+    finding = judged(
         "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=2, OpType=ALLREDUCE, NumelIn=4, "
         "NumelOut=4, Timeout(ms)=8000) ran for 8097 milliseconds before timing out.\n"
         "     [1] finished collective #2, but didn't join collective #3 (count from 1)\n"
     )["LOG080"].findings[0]
-    assert found.what.startswith("rank 1 did not come")
+    assert finding.what.startswith("rank 1 did not come")
 
 
 def test_a_pipe_that_ends_is_no_file_that_was_cut_off() -> None:
@@ -96,18 +96,18 @@ def test_a_connection_that_is_tried_again_is_no_limit_of_processes() -> None:
 
 
 def test_a_container_that_pyxis_cannot_start_is_no_image_that_cannot_be_pulled() -> None:
-    (found,) = judged("slurmstepd: error: pyxis: couldn't start container\n")["LOG181"].findings
-    assert found.what == "pyxis: couldn't start container"
-    (found,) = judged("slurmstepd: error: pyxis: couldn't import docker image\n")["LOG181"].findings
-    assert found.what == "the image could not be pulled"
+    (finding,) = judged("slurmstepd: error: pyxis: couldn't start container\n")["LOG181"].findings
+    assert finding.what == "pyxis: couldn't start container"
+    (finding,) = judged("slurmstepd: error: pyxis: couldn't import docker image\n")["LOG181"].findings
+    assert finding.what == "the image could not be pulled"
 
 
 def test_results_that_are_handed_up_show_no_flushed_requests() -> None:
     steps = ("misc/socket.cc:570 -> 2", "bootstrap.cc:275 -> 2", "init.cc:1493 -> 2")
     log = "".join(f"g1:7:8 [0] NCCL INFO {step}\n" for step in steps)
-    (found,) = judged(log)["LOG001"].findings
-    assert "flushed" not in found.what
-    assert "the result that NCCL's functions handed up" in found.what
+    (finding,) = judged(log)["LOG001"].findings
+    assert "flushed" not in finding.what
+    assert "the result that NCCL's functions handed up" in finding.what
 
 
 def test_more_processes_than_the_world_has_wait_for_nobody() -> None:
@@ -116,8 +116,8 @@ def test_more_processes_than_the_world_has_wait_for_nobody() -> None:
         "INFO | torch.distributed.distributed_c10d | Waiting in store based barrier to initialize process group "
         "for rank: 0, key: store_based_barrier_key:1 (world_size=4, worker_count=16, timeout=0:30:00)\n"
     )
-    (found,) = judged(3 * wait)["LOG021"].findings
-    assert found.what == "16 processes came to a start of 4: more than the job has"
+    (finding,) = judged(3 * wait)["LOG021"].findings
+    assert finding.what == "16 processes came to a start of 4: more than the job has"
 
 
 def test_a_plugin_that_the_loader_refuses_is_told_in_its_words() -> None:
@@ -126,21 +126,21 @@ def test_a_plugin_that_the_loader_refuses_is_told_in_its_words() -> None:
         f"h1:7:7 [0] NCCL INFO NET/Plugin: /opt/dep.so: {error}\n"
         "h1:7:7 [0] plugin/net.cc:379 NCCL WARN Failed to initialize any NET plugin\n"
     )
-    (found,) = judged(log)["LOG030"].findings
-    assert f"its plugin could not be loaded (/opt/dep.so: {error})" in found.what
+    (finding,) = judged(log)["LOG030"].findings
+    assert f"its plugin could not be loaded (/opt/dep.so: {error})" in finding.what
 
 
 def test_what_keeps_nccl_from_an_interface_is_named() -> None:
     listening = "h1:7:7 [0] bootstrap.cc:108 NCCL WARN NET/Socket : No usable listening interface found\n"
-    (found,) = judged(listening)["LOG012"].findings
-    assert found.what.endswith("none is in the subnet of the address in NCCL_COMM_ID")
+    (finding,) = judged(listening)["LOG012"].findings
+    assert finding.what.endswith("none is in the subnet of the address in NCCL_COMM_ID")
     family = "h1:7:7 [0] NCCL INFO NCCL_SOCKET_FAMILY set by environment to AF_INET6\n"
     none = "h1:7:7 [0] bootstrap.cc:115 NCCL WARN Bootstrap : no socket interface found\n"
-    (found,) = judged(family + none)["LOG012"].findings
-    assert "NCCL_SOCKET_FAMILY=AF_INET6 allows addresses of that family alone" in found.what
+    (finding,) = judged(family + none)["LOG012"].findings
+    assert "NCCL_SOCKET_FAMILY=AF_INET6 allows addresses of that family alone" in finding.what
 
 
 def test_a_limit_of_descriptors_is_no_permission() -> None:
     line = "failed to create shared memory file 0x7f46, error Too many open files (24)"
-    (found,) = judged(f"h2:7:8 [1] misc/shmutils.cc:73 NCCL WARN Error: {line}\n")["LOG051"].findings
-    assert found.what.startswith("the limit of open files (ulimit -n) is reached on h2")
+    (finding,) = judged(f"h2:7:8 [1] misc/shmutils.cc:73 NCCL WARN Error: {line}\n")["LOG051"].findings
+    assert finding.what.startswith("the limit of open files (ulimit -n) is reached on h2")

@@ -38,19 +38,19 @@ def first(text: str) -> Cause:
     ],
 )
 def test_a_gpu_of_amd_that_hung_is_the_cause_and_the_abort_follows(line: str) -> None:
-    told = first(f"{_STEPS}{line}{line}Aborted (core dumped)\n")
-    assert (told.code, told.confidence) == ("LOG067", "sure")
-    assert ("ECC" if "ECC" in line else "hung") in told.what
+    cause = first(f"{_STEPS}{line}{line}Aborted (core dumped)\n")
+    assert (cause.code, cause.confidence) == ("LOG067", "sure")
+    assert ("ECC" if "ECC" in line else "hung") in cause.what
     assert "LOG093" not in raised(f"{_STEPS}{line}Aborted (core dumped)\n")
 
 
 def test_what_an_exception_of_cpp_says_is_read_though_nccl_is_named_in_it() -> None:
     thrown = "terminate called after throwing an instance of 'std::runtime_error'\n  what():  "
-    told = first(f"{thrown}NCCL Error 2: unhandled system error\n")
-    assert "NCCL Error 2: unhandled system error" in told.what
-    assert told.confidence == "likely"
-    found = judged(f"{thrown}NCCL Error 2: unhandled system error\n")["LOG093"].findings[0]
-    commands = [line for one in found.remedies for line in one.commands]
+    cause = first(f"{thrown}NCCL Error 2: unhandled system error\n")
+    assert "NCCL Error 2: unhandled system error" in cause.what
+    assert cause.confidence == "likely"
+    finding = judged(f"{thrown}NCCL Error 2: unhandled system error\n")["LOG093"].findings[0]
+    commands = [line for remedy in finding.remedies for line in remedy.commands]
     assert "export NCCL_DEBUG=INFO" in commands
     assert first(f"{thrown}no such tokenizer\n").what.endswith("no such tokenizer")
 
@@ -72,9 +72,9 @@ def test_an_abort_that_says_nothing_of_why_is_not_sure() -> None:
 )  # fmt: skip
 def test_what_failed_comes_before_what_nccl_warns_of_at_its_start(risk: str, line: str, code: str) -> None:
     for text in (risk + line, line + risk):
-        told = first(text)
-        assert told.code == code
-        assert not any(word in told.what for word in ("Missing", "which may"))
+        cause = first(text)
+        assert cause.code == code
+        assert not any(word in cause.what for word in ("Missing", "which may"))
 
 
 def test_a_risk_alone_is_still_told() -> None:
@@ -89,8 +89,8 @@ def test_ipc_that_was_refused_is_only_a_risk_where_the_job_trained_on() -> None:
 def test_a_bus_error_asks_for_more_shared_memory() -> None:
     head = "ERROR:torch.distributed.elastic.multiprocessing.api:"
     text = f"{head}failed (exitcode: -7) local_rank: 2 (pid: 94) of binary: python\n"
-    found = judged(text)["LOG093"].findings[0]
-    assert any("--shm-size" in line for one in found.remedies for line in one.commands)
+    finding = judged(text)["LOG093"].findings[0]
+    assert any("--shm-size" in line for remedy in finding.remedies for line in remedy.commands)
 
 
 def test_a_kernel_that_nobody_names_leaves_the_cause_open() -> None:
@@ -112,14 +112,14 @@ def test_all_ranks_that_ran_out_of_memory_are_counted_and_a_smaller_batch_is_nam
         first(f"torchrun train.py\n{text}").what
         == "the GPUs of 8 ranks were full when the program wanted 12.25 GiB"
     )
-    found = judged(text)["LOG063"].findings
-    assert len(found) == 1
-    assert any("smaller batch" in one.text for one in found[0].remedies)
+    findings = judged(text)["LOG063"].findings
+    assert len(findings) == 1
+    assert any("smaller batch" in remedy.text for remedy in findings[0].remedies)
 
 
 def test_a_local_rank_is_not_the_rank_of_the_world() -> None:
-    (found,) = judged(f"torchrun train.py\nLocal Rank 2, {_FULL}\nlocal_rank 2: {_FULL}\n")["LOG063"].findings
-    assert found.where.rank is None
+    (finding,) = judged(f"torchrun train.py\nLocal Rank 2, {_FULL}\nlocal_rank 2: {_FULL}\n")["LOG063"].findings
+    assert finding.where.rank is None
 
 
 def test_an_engine_that_wakes_without_memory_is_the_cause_and_its_server_hands_it_on() -> None:
@@ -133,9 +133,9 @@ def test_an_engine_that_wakes_without_memory_is_the_cause_and_its_server_hands_i
         '(APIServer pid=11)   File "/v/site-packages/vllm/v1/engine/core_client.py", line 9, in g\n'
         f"(APIServer pid=11) Exception: Call to wake_up method failed: {full}\n"
     )
-    told = first(text)
-    assert (told.code, told.what) == ("LOG063", "the GPU of 1 rank was full when the program wanted more")
-    assert any("wakes" in one.text for one in judged(text)["LOG063"].findings[0].remedies)
+    cause = first(text)
+    assert (cause.code, cause.what) == ("LOG063", "the GPU of 1 rank was full when the program wanted more")
+    assert any("wakes" in remedy.text for remedy in judged(text)["LOG063"].findings[0].remedies)
     alone = "".join(line for line in text.splitlines(keepends=True) if "pid=11" in line)
     assert first(alone).code == "LOG063"
     assert raised(alone.replace("CUDA Error: out of memory", "it is gone"))["LOG001"] == "fail"

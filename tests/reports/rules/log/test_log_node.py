@@ -286,7 +286,7 @@ def test_all_ranks_on_one_core() -> None:
 
 def test_memory_that_could_be_of_the_host_says_so() -> None:
     finding = judged(process(0, _NO_MEMORY, version="2.26.2"))["LOG063"].findings[0]
-    assert any("NCCL_CUMEM_HOST_ENABLE=0" in command for one in finding.remedies for command in one.commands)
+    assert any("NCCL_CUMEM_HOST_ENABLE=0" in command for remedy in finding.remedies for command in remedy.commands)
 
 
 def test_a_full_gpu_is_no_cause_after_another_error_of_cuda() -> None:
@@ -297,18 +297,18 @@ def test_a_full_gpu_is_no_cause_after_another_error_of_cuda() -> None:
 
 
 def test_a_libcuda_of_the_image_calls_for_no_new_driver() -> None:
-    (found,) = judged("RuntimeError: CUDA error: forward compatibility was attempted on non supported HW\n")[
+    (finding,) = judged("RuntimeError: CUDA error: forward compatibility was attempted on non supported HW\n")[
         "LOG065"
     ].findings
-    assert "cuda-compat" in found.what
-    assert found.owner == "job"
-    assert not [one for one in found.remedies if "reboot" in " ".join(one.commands)]
+    assert "cuda-compat" in finding.what
+    assert finding.owner == "job"
+    assert not [remedy for remedy in finding.remedies if "reboot" in " ".join(remedy.commands)]
 
 
 def test_an_old_gpu_wants_older_packages_and_a_new_one_newer() -> None:
     def told(text: str) -> str:
-        (found,) = judged(text)["LOG064"].findings
-        return " ".join(one.text for one in found.remedies)
+        (finding,) = judged(text)["LOG064"].findings
+        return " ".join(remedy.text for remedy in finding.remedies)
 
     end = "is not compatible with the current PyTorch installation.\n"
     assert "older packages" in told("Tesla P100 with CUDA capability sm_60 " + end)
@@ -324,12 +324,12 @@ def test_error_802_in_a_container_leaves_open_whose_fault_it_is() -> None:
     ):
         (finding,) = judged(f"{host}:{line}\n")["LOG055"].findings
         assert words in finding.what
-        assert {one.who for one in finding.remedies} == {"you", "admin"}
+        assert {remedy.who for remedy in finding.remedies} == {"you", "admin"}
 
 
 def test_what_costs_speed_is_no_cause_beside_a_failure() -> None:
     log = process(0, "NCCL INFO P2P is disabled between connected GPUs 1 and 0.", complete=False)
-    assert "LOG061" in [one.code for one in causes(log.encode())]
+    assert "LOG061" in [cause.code for cause in causes(log.encode())]
     failed = log + "ash3: Test CUDA failure common.cu:941 'system not yet initialized'\n"
-    assert [one.code for one in causes(failed.encode())][:2] == ["LOG055", "LOG002"]
+    assert [cause.code for cause in causes(failed.encode())][:2] == ["LOG055", "LOG002"]
     assert "LOG061" in raised(failed)

@@ -49,9 +49,9 @@ WATCHDOG = (
     ],
 )
 def test_the_line_that_says_most_is_the_heading(text: str, words: str) -> None:
-    found = judged(text)["LOG001"].findings[0]
-    assert words in found.what
-    assert found.state.value == "fail"
+    finding = judged(text)["LOG001"].findings[0]
+    assert words in finding.what
+    assert finding.state.value == "fail"
 
 
 def test_what_a_box_asks_for_is_the_fix() -> None:
@@ -60,27 +60,27 @@ def test_what_a_box_asks_for_is_the_fix() -> None:
 
 def test_a_box_of_another_program_is_none() -> None:
     told = f"{'-' * 74}\nNote: ops that are not installed are compiled\n{'-' * 74}\n"
-    assert "mpi-box" not in {one.sign for one in parsed(told).events}
+    assert "mpi-box" not in {event.sign for event in parsed(told).events}
 
 
 def test_a_line_of_no_launcher_is_told_and_not_judged() -> None:
-    (found,) = judged("/bin/bash: line 1: /usr/sbin/sshd: No such file or directory\n")["LOG008"].findings
-    assert found.state.value == "unknown"
-    assert found.what.startswith("the log ends with: /bin/bash: line 1: /usr/sbin/sshd: No such file")
-    assert any("where all nodes see it" in one.text for one in found.remedies)
+    (finding,) = judged("/bin/bash: line 1: /usr/sbin/sshd: No such file or directory\n")["LOG008"].findings
+    assert finding.state.value == "unknown"
+    assert finding.what.startswith("the log ends with: /bin/bash: line 1: /usr/sbin/sshd: No such file")
+    assert any("where all nodes see it" in remedy.text for remedy in finding.remedies)
 
 
 def test_an_earlier_attempt_is_told_where_the_last_one_only_began() -> None:
     begins = "INFO 01-17 23:36:55 [api_server.py:1043] vLLM API server version 0.8.5\n"
     text = f"{begins}Traceback (most recent call last):\nRuntimeError: TPU initialization failed\n{begins}"
     text += "WARNING:root:libtpu.so and TPU device found. Cannot use None backend on TPU.\n"
-    (found,) = judged(text)["LOG007"].findings
-    assert "an earlier attempt failed by: RuntimeError: TPU initialization failed" in found.what
+    (finding,) = judged(text)["LOG007"].findings
+    assert "an earlier attempt failed by: RuntimeError: TPU initialization failed" in finding.what
 
 
 def test_a_bar_that_ran_as_long_as_the_time_out_worked_alone() -> None:
-    found = judged(BAR + WATCHDOG)["LOG171"].findings[0]
-    assert "at 35 % after 30 minutes" in found.what
+    finding = judged(BAR + WATCHDOG)["LOG171"].findings[0]
+    assert "at 35 % after 30 minutes" in finding.what
     assert raised(BAR.replace("30:01", "40:01") + WATCHDOG).get("LOG171") is None
     assert raised(f"{BAR}step 1200 loss 1.80 lr 3e-4\n{WATCHDOG}").get("LOG171") is None
 
@@ -98,7 +98,7 @@ def test_a_crash_is_told_with_its_innermost_function() -> None:
 
 def test_a_cut_traceback_is_none_where_its_exception_follows() -> None:
     logs: Logs = parsed(f"{CUT}AssertionError\n")
-    assert "traceback-cut" not in {one.sign for one in logs.events}
+    assert "traceback-cut" not in {event.sign for event in logs.events}
 
 
 def test_a_wrong_sum_over_all_ranks_is_of_the_gpus() -> None:
@@ -118,6 +118,6 @@ def test_an_exception_that_says_little_is_told_with_the_error_before_it() -> Non
     text += (
         'Traceback (most recent call last):\n  File "/w/b.py", line 3, in run\nValueError: Warmup did not end\n'
     )
-    found = judged(text)["LOG004"].findings[0]
-    assert "before it: Failed to register memory" in found.what
-    assert "nvidia_peermem" in str(found.remedies)
+    finding = judged(text)["LOG004"].findings[0]
+    assert "before it: Failed to register memory" in finding.what
+    assert "nvidia_peermem" in str(finding.remedies)

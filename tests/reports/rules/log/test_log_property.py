@@ -29,7 +29,7 @@ def _outcome(*texts: bytes) -> str:
     """That of the verdicts; "went on" where nothing failed and no end is shown: that is not called healthy."""
     cluster = Cluster(command="logs", measurements=Measurements(logs=parsed(*texts)))
     verdicts = judge(cluster, _RULES)
-    told = [finding.what for one in verdicts if one.code == "LOG007" for finding in one.findings]
+    told = [finding.what for verdict in verdicts if verdict.code == "LOG007" for finding in verdict.findings]
     found = decision.outcome(verdicts)
     return "went on" if found == "ok" and ENDED not in told else found
 
@@ -89,4 +89,4 @@ def test_no_part_of_a_failure_is_healthy(log: tuple[str, list[bytes]]) -> None:
 def _but_second_runs(log: str, variants: list[str]) -> list[str]:
     if not any(name in log for name in _TWO_RUNS):
         return variants
-    return [one for one in variants if not one.startswith("from line ")]
+    return [variant for variant in variants if not variant.startswith("from line ")]

@@ -35,9 +35,9 @@ _DIALLED = (
 
 
 def _first(text: str, code: str) -> Finding:
-    (found, *_) = judged(text)[code].findings
-    assert found.state is State.FAIL
-    return found
+    (finding, *_) = judged(text)[code].findings
+    assert finding.state is State.FAIL
+    return finding
 
 
 def test_what_nccl_said_before_a_crash_stands_in_its_heading() -> None:
@@ -55,9 +55,9 @@ def test_rocms_assertion_is_named() -> None:
 
 
 def test_no_loader_is_accused_of_what_any_process_may_say() -> None:
-    told = _first("OSError: [Errno 12] Cannot allocate memory\n", "LOG103")
-    assert "the host refused memory" in told.what
-    assert "loader" not in f"{told.what} {told.why} {told.remedies}"
+    finding = _first("OSError: [Errno 12] Cannot allocate memory\n", "LOG103")
+    assert "the host refused memory" in finding.what
+    assert "loader" not in f"{finding.what} {finding.why} {finding.remedies}"
 
 
 @pytest.mark.parametrize(("start", "missing"), [("START", True), ("START\n" + _FAMILY.format("COMPLETE"), False)])
@@ -67,20 +67,20 @@ def test_an_address_that_came_through_the_start_is_no_missing_interface(start: s
 
 
 def test_words_that_say_why_are_not_cut_from_a_long_line() -> None:
-    told = _first(_SLICE + "Traceback (most recent call last):\n", "LOG001")
-    assert told.what.endswith("transport retry counter exceeded")
-    assert "never acknowledged" in told.why
+    finding = _first(_SLICE + "Traceback (most recent call last):\n", "LOG001")
+    assert finding.what.endswith("transport retry counter exceeded")
+    assert "never acknowledged" in finding.why
 
 
 def test_the_one_line_that_says_why_is_kept_among_many_others() -> None:
     others = "".join(f"E0603 20:16:5{n % 10}.1 27 common.h:151] Socket read failed: peer {n}\n" for n in range(40))
     kept = parsed(others + _SLICE + others)
-    assert any("retry counter exceeded" in one.text for one in kept.events)
+    assert any("retry counter exceeded" in event.text for event in kept.events)
 
 
 def test_a_log_that_was_quoted_is_read() -> None:
-    (found,) = [one for one in parsed("> [rank2]: ValueError: no\n").events if one.sign == "python-error"]
-    assert found.rank == 2
+    (event,) = [one for one in parsed("> [rank2]: ValueError: no\n").events if one.sign == "python-error"]
+    assert event.rank == 2
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_pair_of_two_fabrics_need_not_be_of_roce() -> None:
 
 def test_what_could_be_said_after_a_failure_takes_nothing_back() -> None:
     line = "Prefill transfer failed for request rank=0: Decode instance could be dead, 10.0.0.1:16043 failed"
-    assert [one.sign for one in parsed(line + "\n").events] == ["ended-badly"]
+    assert [event.sign for event in parsed(line + "\n").events] == ["ended-badly"]
     assert not parsed("if the node could be reached, it failed to say so\n").events
 
 

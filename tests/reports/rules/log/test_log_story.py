@@ -8,7 +8,7 @@ import pytest
 
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Verdict, Where, fail, seen, warn, you
-from ncclcheck.reports.subjects.logs.answer.story import Diagnosis, diagnosis
+from ncclcheck.reports.subjects.logs.answer.story import LogDiagnosis, diagnosis
 from ncclcheck.reports.subjects.logs.words import meanings
 from tests.helpers.logs import judged, parsed
 
@@ -18,7 +18,7 @@ _VALUE = "{at}[rank5]: ValueError: no such column: text_field"
 _KILLED = "{at}[E1109 22:47:01.5 x.cpp:1] failed (exitcode: 1) local_rank: 3 (pid: 47) of binary: /usr/bin/python"
 
 
-def _story(*lines: str, at: Sequence[str] = ()) -> Diagnosis:
+def _story(*lines: str, at: Sequence[str] = ()) -> LogDiagnosis:
     """Of a log of these lines. at: the time before each."""
     clock = [f"{one} " for one in at] or [""] * len(lines)
     log = "\n".join(line.format(at=when) for line, when in zip(lines, clock, strict=True))
@@ -27,7 +27,7 @@ def _story(*lines: str, at: Sequence[str] = ()) -> Diagnosis:
     return told
 
 
-def _codes(told: Diagnosis) -> list[str]:
+def _codes(told: LogDiagnosis) -> list[str]:
     return [cause.code for cause in told.causes]
 
 
@@ -36,7 +36,7 @@ def test_a_consequence_is_never_first(lines: tuple[str, ...]) -> None:
     told = _story(*lines)
     assert told.causes[0].code == "LOG050"
     assert told.causes[0].where.node == "gpu-a17"
-    assert [one.text.partition(" ")[0] for one in told.consequences] == ["socketProgress:"]
+    assert [consequence.text.partition(" ")[0] for consequence in told.consequences] == ["socketProgress:"]
     assert told.first is not None
     assert "closed by remote" not in told.first.text
 
@@ -51,8 +51,8 @@ def test_what_was_seen_stands_behind_what_explains_it() -> None:
 
 
 def test_a_warning_that_is_none_of_them_is_what_came_first() -> None:
-    told = judged(_GONE.format(at=""), _SHM.format(at=""))["LOG001"]
-    assert "failed to extend" in told.findings[0].what
+    verdict = judged(_GONE.format(at=""), _SHM.format(at=""))["LOG001"]
+    assert "failed to extend" in verdict.findings[0].what
 
 
 def test_consequences_alone_have_no_cause_that_is_sure() -> None:
@@ -105,7 +105,7 @@ def test_files_are_ordered_by_their_clocks() -> None:
 
 def test_other_families_are_no_part_of_it() -> None:
     told = diagnosis(Logs(events=[_event(1)]), [_verdict(_finding(1), "NET003")])
-    assert told == Diagnosis()
+    assert told == LogDiagnosis()
     assert diagnosis(None, []) is None
 
 
@@ -116,8 +116,8 @@ def test_what_a_finding_rests_on_is_not_called_harmless() -> None:
     used = diagnosis(Logs(events=events), [_verdict(_finding(1), "LOG950")])
     assert alone is not None
     assert used is not None
-    assert [(one.place, one.count) for one in alone.harmless] == [("train.log:1", 2)]
-    assert [(one.place, one.count) for one in used.harmless] == [("train.log:2", 1)]
+    assert [(lines.place, lines.count) for lines in alone.harmless] == [("train.log:1", 2)]
+    assert [(lines.place, lines.count) for lines in used.harmless] == [("train.log:2", 1)]
 
 
 _RANK = """\
@@ -163,7 +163,7 @@ _DONE = "gpu-a{n}:47:48 [0] NCCL INFO comm 0x5 rank {r} nranks 4 cudaDev 0 busId
 def test_the_facts_are_told(log: str, facts: dict[str, str]) -> None:
     told = diagnosis(parsed(log), [])
     assert told is not None
-    found = {one.source: one.value for one in told.facts}
+    found = {fact.source: fact.value for fact in told.facts}
     assert {name: found.get(name) for name in facts} == facts
     assert bool(found) is bool(facts)
 

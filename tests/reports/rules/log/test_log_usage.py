@@ -246,23 +246,23 @@ def test_what_only_looks_like_it_names_nothing(name: str) -> None:
 
 
 def test_the_rank_of_a_crash_is_the_one_of_the_root_cause_block() -> None:
-    found = judged(_CRASHED + _listed(0, -15, 1, -11))["LOG093"].findings[0]
-    assert (found.where.node, found.where.rank) == ("gpu-a17", 1)
-    assert any("PYTHONFAULTHANDLER=1" in command for one in found.remedies for command in one.commands)
+    finding = judged(_CRASHED + _listed(0, -15, 1, -11))["LOG093"].findings[0]
+    assert (finding.where.node, finding.where.rank) == ("gpu-a17", 1)
+    assert any("PYTHONFAULTHANDLER=1" in command for remedy in finding.remedies for command in remedy.commands)
 
 
 def test_no_rank_is_named_where_several_failed_alike() -> None:
     line = "[rank{0}]: AssertionError: Torch not compiled with CUDA enabled\n"
-    found = judged(line.format(0) + line.format(1))["LOG166"].findings[0]
-    assert found.where.rank is None
-    assert "ranks 0-1" in found.what
-    assert not any("modprobe" in command for one in found.remedies for command in one.commands)
+    finding = judged(line.format(0) + line.format(1))["LOG166"].findings[0]
+    assert finding.where.rank is None
+    assert "ranks 0-1" in finding.what
+    assert not any("modprobe" in command for remedy in finding.remedies for command in remedy.commands)
 
 
 def test_a_port_is_named_only_where_the_log_has_one() -> None:
-    found = judged(_NO_STORE)["LOG027"].findings[0]
-    assert "29500" not in found.what
-    assert not any("29500" in command for command in found.remedies[0].commands)
+    finding = judged(_NO_STORE)["LOG027"].findings[0]
+    assert "29500" not in finding.what
+    assert not any("29500" in command for command in finding.remedies[0].commands)
 
 
 def test_loopback_as_the_master_is_each_node_itself() -> None:
@@ -272,7 +272,7 @@ def test_loopback_as_the_master_is_each_node_itself() -> None:
 
 def test_docker_s_own_files_are_read_as_what_the_container_printed() -> None:
     lines = [{"log": "[rank1]: ValueError: x\n", "stream": "stderr", "time": "2026-11-21T10:01:06.1Z"}, {"log": 5}]
-    data = "".join(json.dumps(one) + "\n" for one in lines).encode() + b"plain\n"
+    data = "".join(json.dumps(line) + "\n" for line in lines).encode() + b"plain\n"
     with io.BufferedReader(Unwrapped(io.BytesIO(data)), 16) as file:
         assert [*file] == [b"2026-11-21T10:01:06.1Z [rank1]: ValueError: x\n", b'{"log": 5}\n', b"plain\n"]
 
@@ -283,11 +283,11 @@ def test_an_exception_is_quoted_with_its_own_advice() -> None:
         + "the vocabulary of the tokenizer has another size, " * 5
         + "it says. Please pass tokenizer=."
     )
-    (found,) = judged(f"[rank0]: {told} Nothing else.\n")["LOG004"].findings
-    assert found.what.endswith("Please pass tokenizer=. Nothing else.")
-    assert found.remedies[0].text == "Its own advice: Please pass tokenizer=."
+    (finding,) = judged(f"[rank0]: {told} Nothing else.\n")["LOG004"].findings
+    assert finding.what.endswith("Please pass tokenizer=. Nothing else.")
+    assert finding.remedies[0].text == "Its own advice: Please pass tokenizer=."
 
 
 def test_an_exception_without_advice_has_the_neutral_remedy_alone() -> None:
-    (found,) = judged("[rank0]: ValueError: the third label\n")["LOG004"].findings
-    assert [one.text.partition(":")[0] for one in found.remedies] == ["Read the traceback above this line"]
+    (finding,) = judged("[rank0]: ValueError: the third label\n")["LOG004"].findings
+    assert [remedy.text.partition(":")[0] for remedy in finding.remedies] == ["Read the traceback above this line"]

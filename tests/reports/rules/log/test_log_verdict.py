@@ -236,7 +236,7 @@ def test_a_process_with_several_gpus_has_several_ranks() -> None:
     facts = parsed(log + "gpu-a17:700:901 [1] NCCL INFO something\ngpu-a17:700:901 [1] init.cc:9 NCCL WARN new\n")
     assert facts.ranks == [0, 1, 2, 3]
     assert (facts.processes[0].rank, facts.processes[0].several) == (None, [0, 1, 2, 3])
-    assert [one.rank for one in facts.events if one.sign == "nccl-warning"] == [None]
+    assert [event.rank for event in facts.events if event.sign == "nccl-warning"] == [None]
     found = document(log + "# Avg bus bandwidth    : 41.8\n")
     assert (found.exit_code, closing.decision(found)[:7]) == (0, "Healthy")
     assert "all heard of" in str(found.diagnosis)
@@ -249,7 +249,7 @@ def test_the_log_of_one_rank_accuses_nobody_else() -> None:
     )
     found = document(_STARTED.partition("gpu-a17:701")[0] + waited)
     assert found.exit_code == 1
-    assert [one for one in (found.diagnosis.causes if found.diagnosis else []) if one.where.rank == 1] == []
+    assert [cause for cause in (found.diagnosis.causes if found.diagnosis else []) if cause.where.rank == 1] == []
 
 
 def test_what_the_kernel_ended_is_the_cause_wherever_it_stands() -> None:
@@ -308,6 +308,6 @@ _OLD = "     1048576        262144     float     sum    31.21   33.60   63.00  {
     ],
 )
 def test_wrong_values_of_nccl_tests_are_read_in_old_and_new_tables(row: str, wrong: str) -> None:
-    found = judged(_NEW.format("0", "0") * 30 + row)["LOG179"]
-    assert (found.state is State.FAIL) is bool(wrong)
-    assert not wrong or wrong in found.findings[0].what
+    verdict = judged(_NEW.format("0", "0") * 30 + row)["LOG179"]
+    assert (verdict.state is State.FAIL) is bool(wrong)
+    assert not wrong or wrong in verdict.findings[0].what

@@ -55,7 +55,7 @@ def test_the_level_between_warnings_and_infos_is_a_record() -> None:
     logs = parsed(
         f"{_HEAD}misc/param.cc:83 (load) NCCL ATTN Invalid value 7x for NCCL_BUFFSIZE, using default -2."
     )
-    assert (logs.files[0].records, [one.host for one in logs.processes]) == (1, ["gpu-a17"])
+    assert (logs.files[0].records, [process.host for process in logs.processes]) == (1, ["gpu-a17"])
 
 
 def test_cards_with_rail_and_plane() -> None:

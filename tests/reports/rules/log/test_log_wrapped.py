@@ -43,8 +43,8 @@ def test_a_cell_that_goes_on_in_the_next_rows_is_one_line() -> None:
         "|               |   | RROR] Assertion failed: size == tp * pp (/app/worldConfig.cpp:80)         |",
         "|               |   | 3  0x7f06d283e9e2 /opt/lib.so(+0x569e2) [0x7f06d283e9e2]                  |",
     ]
-    found = judged("\n".join(rows) + "\n")["LOG008"].findings[0]
-    assert "[LIB][ERROR] Assertion failed: size == tp * pp" in found.what
+    finding = judged("\n".join(rows) + "\n")["LOG008"].findings[0]
+    assert "[LIB][ERROR] Assertion failed: size == tp * pp" in finding.what
 
 
 def test_a_table_of_separate_rows_stays_so() -> None:

@@ -75,39 +75,39 @@ def test_the_rank_that_stays_away_from_a_second_communicator_is_named() -> None:
     """All four came through the first one; NCCL says nothing more, and that GPUs have no P2P is no cause."""
     verdicts = judged((_LOGS / "second_communicator.log").read_text())
     assert verdicts["LOG002"].state is State.FAIL
-    said = verdicts["LOG002"].findings[0]
-    assert said.what.startswith(
+    finding = verdicts["LOG002"].findings[0]
+    assert finding.what.startswith(
         "ranks 0-2 of 4 began a communicator and did not come through; rank 3 never began it"
     )
-    assert (said.where.node, said.where.rank) == ("h2", 3)
+    assert (finding.where.node, finding.where.rank) == ("h2", 3)
 
 
 def test_of_several_ranks_of_a_host_the_one_that_went_without_a_word_is_named() -> None:
     """A bus error ends rank 2; rank 3, of the same host, sees its connection to local rank 0 closed."""
-    said = judged((_LOGS / "sigbus.log").read_text())["LOG001"].findings[0]
-    assert said.what.startswith("rank 2 (pid 25955 of h2) was the first to go")
-    assert (said.where.node, said.where.rank) == ("h2", 2)
+    finding = judged((_LOGS / "sigbus.log").read_text())["LOG001"].findings[0]
+    assert finding.what.startswith("rank 2 (pid 25955 of h2) was the first to go")
+    assert (finding.where.node, finding.where.rank) == ("h2", 2)
 
 
 def test_communicators_that_are_made_in_different_orders_wait_for_each_other() -> None:
     """Rank 0 makes x, y, z, and rank 1 x, z, y."""
     verdicts = judged((_LOGS / "three_comms_crossed.log").read_text())
-    assert [one.code for one in verdicts.values() if one.state is State.FAIL] == ["LOG002"]
+    assert [verdict.code for verdict in verdicts.values() if verdict.state is State.FAIL] == ["LOG002"]
     assert "they make them in different orders" in verdicts["LOG002"].findings[0].what
 
 
 def test_of_a_group_that_one_rank_began_the_other_is_missed() -> None:
     """Its number in the group is known, and not which process it is."""
-    said = judged((_LOGS / "group_half.log").read_text())["LOG002"].findings[0]
-    assert said.what == "rank 0 of 2 began a communicator and did not come through; rank 1 never began it"
-    assert said.where.node is None
+    finding = judged((_LOGS / "group_half.log").read_text())["LOG002"].findings[0]
+    assert finding.what == "rank 0 of 2 began a communicator and did not come through; rank 1 never began it"
+    assert finding.where.node is None
 
 
 def test_a_refusal_of_processes_that_wait_is_a_firewalls() -> None:
     """Both hosts answer new connections to all ports but one with a reset; both ranks wait in their start."""
-    said = judged((_LOGS / "reset_by_firewall.log").read_text())["LOG015"].findings[0]
-    assert said.what == "h2 refuses what NCCL on h1 dials (10.77.0.22), and NCCL waits there"
-    assert "a firewall that answers with a reset" in said.why
+    finding = judged((_LOGS / "reset_by_firewall.log").read_text())["LOG015"].findings[0]
+    assert finding.what == "h2 refuses what NCCL on h1 dials (10.77.0.22), and NCCL waits there"
+    assert "a firewall that answers with a reset" in finding.why
 
 
 def test_an_access_violation_of_infiniband_is_no_matter_of_the_mtu() -> None:
@@ -119,8 +119,8 @@ def test_an_access_violation_of_infiniband_is_no_matter_of_the_mtu() -> None:
 def test_a_warning_after_which_all_ranks_end_in_order_failed_nothing() -> None:
     """A card reports that a path could not migrate; both ranks sum on and destroy their communicators."""
     verdicts = judged((_LOGS / "event_survived.log").read_text()).values()
-    assert [one.code for one in verdicts if one.state is State.FAIL] == []
-    assert [one.code for one in verdicts if one.state is State.WARN] == ["LOG005"]
+    assert [verdict.code for verdict in verdicts if verdict.state is State.FAIL] == []
+    assert [verdict.code for verdict in verdicts if verdict.state is State.WARN] == ["LOG005"]
 
 
 def test_a_rank_that_does_not_end_with_the_others_is_not_healthy() -> None:
@@ -135,7 +135,7 @@ def test_what_nccl_warns_of_and_gets_over_ends_nothing(name: str) -> None:
     """NCCL_RAS_ADDR=nonsense; NCCL_NTHREADS=100; NCCL_TOPO_FILE without its file; a new subnet manager: a warning,
     and a healthy job."""
     verdicts = judged((_LOGS / f"{name}.log").read_text()).values()
-    assert not [one.code for one in verdicts if one.state in (State.FAIL, State.WARN)]
+    assert not [verdict.code for verdict in verdicts if verdict.state in (State.FAIL, State.WARN)]
 
 
 def test_a_sound_job_over_sockets_without_libibverbs_is_sound() -> None:
@@ -150,4 +150,4 @@ def test_a_sound_job_over_sockets_without_libibverbs_is_sound() -> None:
     ]
     assert len("".join(warned).splitlines()) == len(lines) + 2
     verdicts = judged("".join(warned)).values()
-    assert not [one.code for one in verdicts if one.state in (State.FAIL, State.WARN, State.UNKNOWN)]
+    assert not [verdict.code for verdict in verdicts if verdict.state in (State.FAIL, State.WARN, State.UNKNOWN)]

@@ -83,9 +83,9 @@ def _warned(line: str) -> str:
 
 @pytest.mark.parametrize("error", CUDA)
 def test_an_error_of_cuda_is_told_with_what_nccl_was_doing(error: str) -> None:
-    found = judged(_warned(f"transport/net.cc:281 Cuda failure 1 '{error}'"))["LOG186"].findings[0]
-    assert CUDA[error] in found.what
-    assert f"on elm4 ({error}) while it sets up the connections between hosts" in found.what
+    finding = judged(_warned(f"transport/net.cc:281 Cuda failure 1 '{error}'"))["LOG186"].findings[0]
+    assert CUDA[error] in finding.what
+    assert f"on elm4 ({error}) while it sets up the connections between hosts" in finding.what
 
 
 @pytest.mark.parametrize("error", VERBS)
@@ -188,7 +188,7 @@ def test_a_setting_of_one_rank_alone_is_the_cause_where_ranks_could_not_connect(
         "LOG191",
         "ranks could not connect, for NCCL_P2P_DISABLE=1 on rank 0 alone",
     )
-    assert "LOG018" not in [one.code for one in told]
+    assert "LOG018" not in [cause.code for cause in told]
     assert judged(_rank(0, off) + _rank(1))["LOG191"].state is State.NOTE
     for alike in (_rank(0, off) + _rank(1, off), _rank(0) + _rank(1)):
         assert raised(alike + _TRUNCATED)["LOG018"] == "fail"
@@ -202,5 +202,5 @@ def test_a_check_of_nccls_that_fails_over_a_file_names_the_file() -> None:
     set_ = "elm4:311:340 [0] NCCL INFO NCCL_GRAPH_FILE set by environment to /opt/graph.xml\n"
     told = causes((_BEGAN + _INIT + set_ + line + _TRAIL.format(3)).encode())
     assert told[0].what.startswith("NCCL_GRAPH_FILE=/opt/graph.xml does not fit this machine")
-    assert "LOG189" not in [one.code for one in told]
+    assert "LOG189" not in [cause.code for cause in told]
     assert raised(_BEGAN + _INIT + line + _TRAIL.format(3))["LOG189"] == "fail"

@@ -23,22 +23,22 @@ SAID = {  # errors of the communicator, ranks heard of, what is said of rank 3
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("state", [one.name for one in STATES])
+@pytest.mark.parametrize("state", [state.name for state in STATES])
 def test_ras_names_the_rank_that_is_behind_or_gone(version: str, state: str) -> None:
     kept = FOLDER / f"{version}-{state}.txt"
     if (version, state) in SILENT:
         assert not kept.exists()
         return
-    told = read(kept.read_text())
-    assert told.version == version
+    status = read(kept.read_text())
+    assert status.version == version
     if state == "starting":
-        assert (told.processes, told.groups, told.apart) == (0, [], {})
+        assert (status.processes, status.groups, status.apart) == (0, [], {})
         return
     errors, heard, said = SAID[state]
-    assert told.processes == 4
-    assert told.groups == [Group(4, heard, "RUNNING", errors)]
-    assert {*told.apart} == ({3} if said else set())
-    assert said in told.apart.get(3, "")
+    assert status.processes == 4
+    assert status.groups == [Group(4, heard, "RUNNING", errors)]
+    assert {*status.apart} == ({3} if said else set())
+    assert said in status.apart.get(3, "")
 
 
 @pytest.mark.parametrize("version", VERSIONS)

@@ -8,14 +8,14 @@ from contextlib import suppress
 from types import GeneratorType
 from typing import Any
 
-from ncclcheck.probes.dataloader.views import Pass
+from ncclcheck.probes.dataloader.views import StreamPass
 from ncclcheck.probes.facts.data.sharding import Dry
 
 _LONGER = 5.0  # times that of a reading: rows of a file come fast once nobody hashes them
 _NONE = object()
 
 
-def runs_dry(dataset: Any, first: Pass, second: Pass, seconds: float) -> bool:
+def runs_dry(dataset: Any, first: StreamPass, second: StreamPass, seconds: float) -> bool:
     """Whether it gives nothing more after it was read to its end once. One that was not is read on, where each
     `iter` of it gives the same iterator.
     """

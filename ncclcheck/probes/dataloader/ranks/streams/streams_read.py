@@ -8,12 +8,12 @@ from typing import Any
 
 from torch.utils.data import get_worker_info
 
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.randomness.draws import IN_A_WORKER, generators
 from ncclcheck.probes.dataloader.randomness.seeds import reseed
 from ncclcheck.probes.dataloader.ranks.streams.dry import counters, runs_dry, used_up
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
-from ncclcheck.probes.dataloader.views import Asked, Pass, View
+from ncclcheck.probes.dataloader.views import EmulatedRank, RankView, StreamPass
 
 _MOST = 4000  # samples of one reading: chosen, within the time that is given
 _MOST_LEAVES = 8  # of a sample, by which samples are told apart: chosen
@@ -21,7 +21,7 @@ _MOST_WORKERS = 4  # chosen: two show that they read the same, four whether all 
 _kept: list[Any] = []  # loaders whose workers are killed with this process, not waited for
 
 
-def read_stream(made: Made, asked: Asked, view: View) -> None:
+def read_stream(made: FactoryLoader, asked: EmulatedRank, view: RankView) -> None:
     """Twice without workers, from two seeds, and once with as many as the loader has, two to four."""
     before = counters(made.dataset)
     alone = view.passes["alone"] = _read(made, asked, 0, 0)
@@ -35,12 +35,12 @@ def read_stream(made: Made, asked: Asked, view: View) -> None:
     view.passes["workers"] = _read(made, asked, min(max(2, view.workers or 0), _MOST_WORKERS), 0)
 
 
-def stable(alone: Pass, again: Pass) -> list[str]:
+def stable(alone: StreamPass, again: StreamPass) -> list[str]:
     """Leaves that held the same in both readings: in any order where both ended, else in the same order."""
     return [leaf for leaf in alone.items[0] if _same(alone, again, leaf)] if alone.items else []
 
 
-def changing(alone: Pass, again: Pass) -> bool:
+def changing(alone: StreamPass, again: StreamPass) -> bool:
     """Whether a leaf is drawn anew in each reading. Of a stream without an end: if no value came twice."""
     ended = alone.ended and again.ended
     for leaf in alone.items[0]:
@@ -50,7 +50,7 @@ def changing(alone: Pass, again: Pass) -> bool:
     return False
 
 
-def _same(alone: Pass, again: Pass, leaf: str) -> bool:
+def _same(alone: StreamPass, again: StreamPass, leaf: str) -> bool:
     first, other = ([item.get(leaf, "") for item in p.items] for p in (alone, again))
     if alone.ended and again.ended:
         return Counter(first) == Counter(other)
@@ -58,11 +58,11 @@ def _same(alone: Pass, again: Pass, leaf: str) -> bool:
     return first[:count] == other[:count]
 
 
-def _read(made: Made, asked: Asked, workers: int, salt: int) -> Pass:
+def _read(made: FactoryLoader, asked: EmulatedRank, workers: int, salt: int) -> StreamPass:
     reseed(salt, 0)
     options = IN_A_WORKER if workers else {**IN_A_WORKER, "multiprocessing_context": None}
     loader = made.make_loader(**{**options, "num_workers": workers, "collate_fn": _printed})
-    taken = Pass(items=[], workers=[], ended=False, of=workers)
+    taken = StreamPass(items=[], workers=[], ended=False, of=workers)
     items = iter(loader)
     _kept.append(items)
     before = generators(made.dataset)

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 from msgspec.structs import replace
 
 from ncclcheck.probes.dataloader.ranks.streams.streams_read import stable
-from ncclcheck.probes.dataloader.views import Pass, View
-from ncclcheck.probes.facts.data.sharding import Reader, Stream
+from ncclcheck.probes.dataloader.views import RankView, StreamPass
+from ncclcheck.probes.facts.data.sharding import ReadBy, Stream
 
 _MOST_EXAMPLES = 5  # in a finding, the rest is counted: chosen
 _LEAST = 4  # samples that must be comparable: fewer may be equal by chance, labels above all; chosen
@@ -17,7 +17,7 @@ _LEAST = 4  # samples that must be comparable: fewer may be equal by chance, lab
 Key = tuple[str, ...]
 
 
-def stream(views: Sequence[View], whole: View | None) -> Stream:
+def stream(views: Sequence[RankView], whole: RankView | None) -> Stream:
     """Samples are told apart by leaves that do not change from reading to reading."""
     alone = [view.passes["alone"] for view in views]
     workers = [view.passes["workers"] for view in views if "workers" in view.passes]
@@ -41,11 +41,11 @@ def stream(views: Sequence[View], whole: View | None) -> Stream:
 
 def _compared(
     seen: Stream,
-    alone: Sequence[Pass],
+    alone: Sequence[StreamPass],
     distinct: list[set[Key]],
-    workers: Sequence[Pass],
+    workers: Sequence[StreamPass],
     leaves: list[str],
-    whole: View | None,
+    whole: RankView | None,
 ) -> dict[str, object]:
     known = set().union(*distinct)
     by_worker = [_by_worker(worker, leaves, known) for worker in workers]
@@ -73,7 +73,7 @@ def _compared(
     return comparison
 
 
-def _keys(reading: Pass, leaves: list[str], worker: int | None = None) -> list[Key]:
+def _keys(reading: StreamPass, leaves: list[str], worker: int | None = None) -> list[Key]:
     """In their order, of all or of one worker."""
     pairs = zip(reading.items, reading.workers, strict=True)
     return [_key(item, leaves) for item, number in pairs if worker is None or number == worker]
@@ -104,18 +104,18 @@ def _begin_alike(keys: list[Key], other: list[Key]) -> bool:
     return len(pairs) >= _LEAST and all(first == second for first, second in pairs)
 
 
-def _told_by(views: Sequence[View]) -> list[str]:
+def _told_by(views: Sequence[RankView]) -> list[str]:
     each = [stable(view.passes["alone"], view.passes["again"]) for view in views]
     return [leaf for leaf in each[0] if all(leaf in labels for labels in each)] if each else []
 
 
-def _told_apart(reading: Pass, leaves: list[str]) -> set[Key]:
+def _told_apart(reading: StreamPass, leaves: list[str]) -> set[Key]:
     """Of a stream that ended, the samples that occur once; of one without an end, all."""
     counts = Counter(_key(item, leaves) for item in reading.items)
     return {key for key, count in counts.items() if count == 1 or not reading.ended}
 
 
-def _by_worker(reading: Pass, leaves: list[str], known: set[Key]) -> dict[int, set[Key]]:
+def _by_worker(reading: StreamPass, leaves: list[str], known: set[Key]) -> dict[int, set[Key]]:
     by_worker: dict[int, set[Key]] = {0: set(), 1: set()}
     for item, worker in zip(reading.items, reading.workers, strict=True):
         if (key := _key(item, leaves)) in known:
@@ -132,5 +132,5 @@ def _key(item: dict[str, str], leaves: list[str]) -> Key:
     return tuple(item.get(leaf, "") for leaf in leaves)
 
 
-def _reader(key: Key, distinct: list[set[Key]]) -> Reader:
-    return Reader(sample=" ".join(key)[:60], by=[rank for rank, keys in enumerate(distinct) if key in keys])
+def _reader(key: Key, distinct: list[set[Key]]) -> ReadBy:
+    return ReadBy(sample=" ".join(key)[:60], by=[rank for rank, keys in enumerate(distinct) if key in keys])

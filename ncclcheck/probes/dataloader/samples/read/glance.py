@@ -13,15 +13,15 @@ import msgspec
 from torch.utils.data._utils import worker as torch_worker
 
 from ncclcheck.probes.dataloader.children import inside
-from ncclcheck.probes.dataloader.children.notes import Mark
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.children.notes import ReadingMark
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.randomness import seeds
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
 
 WARM = 977  # the salt of a read that does not count
 
 
-class Value(msgspec.Struct, frozen=True, array_like=True):
+class LeafValue(msgspec.Struct, frozen=True, array_like=True):
     """A leaf as it was read. digest: of type, shape and bytes."""
 
     digest: str
@@ -30,19 +30,19 @@ class Value(msgspec.Struct, frozen=True, array_like=True):
     bytes: int
 
 
-class Sample(msgspec.Struct, frozen=True):
+class SampleGlance(msgspec.Struct, frozen=True):
     """What one read gave: leaves by path, or what was raised."""
 
-    leaves: dict[str, Value] = {}
+    leaves: dict[str, LeafValue] = {}
     error: str = ""
     place: str = ""
 
 
-Pass = dict[int, Sample]
+Pass = dict[int, SampleGlance]
 
 
 @dataclass(frozen=True)
-class Order:
+class ReadingOrder:
     """Which samples, in which order. warm: a sample read beforehand, so that what is made lazily is there.
 
     whole: a stream is read by one worker of one, so that nobody gets a part. reset: generators of the dataset's
@@ -60,7 +60,7 @@ class Order:
     seconds: float = 1e9
 
 
-def be_worker(made: Made, order: Order) -> None:
+def be_worker(made: FactoryLoader, order: ReadingOrder) -> None:
     """Look like a worker of a DataLoader to user code. Raises what the user's worker_init_fn raises.
 
     Where workers start by spawn the dataset is from now on a copy through pickle, as theirs is.
@@ -77,15 +77,17 @@ def be_worker(made: Made, order: Order) -> None:
         init(number)
 
 
-def read(made: Made, order: Order, mark: Mark, gate: Callable[[], None] = lambda: None) -> list[Pass]:
+def read(
+    made: FactoryLoader, order: ReadingOrder, mark: ReadingMark, gate: Callable[[], None] = lambda: None
+) -> list[Pass]:
     """All passes, in this process, which is spent afterwards."""
     be_worker(made, order)
-    source = Source(made)
+    source = SampleSource(made)
     if order.warm is not None:
         mark.at(order.warm, order.worker)
         seeds.reseed(WARM, 0)
         _read_one(source, order.warm)
-    streams = Streams(made) if order.reset else None
+    streams = GeneratorStates(made) if order.reset else None
     gate()
     end = time.monotonic() + order.seconds
     passes: list[Pass] = []
@@ -96,8 +98,8 @@ def read(made: Made, order: Order, mark: Mark, gate: Callable[[], None] = lambda
 
 
 def _read_all(
-    source: Source, order: Order, mark: Mark, streams: Streams | None, end: float
-) -> Iterator[tuple[int, Sample]]:
+    source: SampleSource, order: ReadingOrder, mark: ReadingMark, streams: GeneratorStates | None, end: float
+) -> Iterator[tuple[int, SampleGlance]]:
     for position, index in enumerate(order.indices):
         if position and time.monotonic() > end:
             return
@@ -111,25 +113,25 @@ def _read_all(
         yield index, sample
 
 
-def _read_one(source: Source, index: int) -> Sample:
+def _read_one(source: SampleSource, index: int) -> SampleGlance:
     try:
         return sample_of(source.read(index))
     except Exception as error:
-        return Sample(error=inside.told(error), place=inside.place_of(error))
+        return SampleGlance(error=inside.in_words(error), place=inside.place_of(error))
 
 
-def sample_of(raw: Any) -> Sample:
+def sample_of(raw: Any) -> SampleGlance:
     """What can be compared of a sample."""
-    return Sample({
-        path: Value(leaf.identity, leaf.brief, leaf.dtype, leaf.bytes)
+    return SampleGlance({
+        path: LeafValue(leaf.identity, leaf.brief, leaf.dtype, leaf.bytes)
         for path, leaf in leaves(raw).items()
     })  # fmt: skip
 
 
-class Source:
+class SampleSource:
     """A dataset of either kind, read by index; of a stream the index is only the position."""
 
-    def __init__(self, made: Made) -> None:
+    def __init__(self, made: FactoryLoader) -> None:
         self._dataset, self._iterable = made.dataset, made.iterable
         self._stream: Iterator[Any] | None = None
         self.ended = False
@@ -153,10 +155,10 @@ class Source:
             return None
 
 
-class Streams:
+class GeneratorStates:
     """The dataset's own generators, as they are now."""
 
-    def __init__(self, made: Made) -> None:
+    def __init__(self, made: FactoryLoader) -> None:
         generators = seeds.private([made.dataset, made.loader.get("collate_fn")]).values()
         self._kept = [(generator, seeds.state_of(generator)) for generator in generators]
 

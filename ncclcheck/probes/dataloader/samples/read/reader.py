@@ -10,13 +10,13 @@ from functools import partial
 from typing import Any, TypeVar
 
 from ncclcheck.probes.dataloader.children import child
-from ncclcheck.probes.dataloader.children.child import Ended
-from ncclcheck.probes.dataloader.children.notes import Mark
+from ncclcheck.probes.dataloader.children.child import ChildEnd
+from ncclcheck.probes.dataloader.children.notes import ReadingMark
 from ncclcheck.probes.dataloader.children.pristine import Pristine
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.samples.read import glance
-from ncclcheck.probes.dataloader.samples.read.glance import Order, Pass
-from ncclcheck.probes.facts.data.content import Unreadable
+from ncclcheck.probes.dataloader.samples.read.glance import Pass, ReadingOrder
+from ncclcheck.probes.facts.data.content import UnreadableSample
 from ncclcheck.probes.job.context import DataPlan
 
 T = TypeVar("T")
@@ -28,20 +28,20 @@ _MOST_STACKS = 4000  # characters: chosen, some dozen frames of each thread
 
 
 @dataclass
-class Reader:
+class SampleReader:
     """Reads a dataset in children that all start from the same state.
 
     unreadable: by index, never read again where it ends or hangs its reader. stuck: whatever is read, it hangs.
     each: seconds of a read, once it is known. has_read: a sample was read. troubles: what failed beside that.
     """
 
-    made: Made
+    made: FactoryLoader
     plan: DataPlan
     limit: float
     begun: float = field(default_factory=time.monotonic)
-    mark: Mark = field(default_factory=Mark)
-    unreadable: dict[int, Unreadable] = field(default_factory=dict)
-    stuck: Unreadable | None = None
+    mark: ReadingMark = field(default_factory=ReadingMark)
+    unreadable: dict[int, UnreadableSample] = field(default_factory=dict)
+    stuck: UnreadableSample | None = None
     each: float = 0.0
     has_read: bool = False
     troubles: list[str] = field(default_factory=list)
@@ -59,7 +59,7 @@ class Reader:
         """How long one sample may take before it counts as hanging."""
         return max(0.5, min(_HANG_S, self.limit / 3))
 
-    def one(self, work: Callable[[], T], result: type[T], seconds: float) -> Ended[T]:
+    def in_child(self, work: Callable[[], T], result: type[T], seconds: float) -> ChildEnd[T]:
         """One child from the pristine state."""
         self.pristine.restore()
         self.mark.clear()
@@ -68,7 +68,7 @@ class Reader:
             self.troubles.append(f"{ended.error} ({ended.place})")
         return ended
 
-    def passes(self, order: Order) -> list[Pass]:
+    def passes(self, order: ReadingOrder) -> list[Pass]:
         """All passes of an order; empty where nothing can be read.
 
         A sample that ends or hangs its reader is noted, and the rest is read without it.
@@ -79,7 +79,7 @@ class Reader:
                 break
             expected = 4 * self.each * len(order.indices) * order.passes + 0.3
             bounded = replace(order, seconds=min(order.seconds, self.left, expected if self.each else _FIRST_S))
-            ended = self.one(partial(glance.read, self.made, bounded, self.mark), list[Pass], bounded.seconds)
+            ended = self.in_child(partial(glance.read, self.made, bounded, self.mark), list[Pass], bounded.seconds)
             if ended.ok and ended.value is not None:
                 self.has_read = True
                 self.note_raised(ended.value)
@@ -87,7 +87,7 @@ class Reader:
             self.note_end(ended, self.mark.last(order.worker))
         return []
 
-    def without_unreadable(self, order: Order) -> Order:
+    def without_unreadable(self, order: ReadingOrder) -> ReadingOrder:
         """The same order without the samples that are known to end or hang their reader."""
         kept = [index for index in order.indices if not self.is_fatal(index)]
         warm = order.warm
@@ -104,19 +104,21 @@ class Reader:
         for samples in passes:
             for index, sample in samples.items():
                 if sample.error and not self._is_past_the_end(sample.error):
-                    unreadable = Unreadable(index=index, kind="raised", error=sample.error, place=sample.place)
+                    unreadable = UnreadableSample(
+                        index=index, kind="raised", error=sample.error, place=sample.place
+                    )
                     self.unreadable.setdefault(index, unreadable)
 
     def _is_past_the_end(self, error: str) -> bool:
         """A dataset without a length was asked for more than it has."""
         return self.made.length is None and error.startswith(("IndexError", "KeyError", "StopIteration"))
 
-    def note_end(self, ended: Ended[Any], index: int | None) -> None:
+    def note_end(self, ended: ChildEnd[Any], index: int | None) -> None:
         """A child that did not answer, while it read this sample; None: before it read any.
 
         A hang is the dataset's way, not the sample's, before any was read, or where threads were at the fork.
         """
-        unreadable = Unreadable(
+        unreadable = UnreadableSample(
             index=index or 0,
             kind="raised" if ended.error else "hung" if ended.timed_out else "signal" if ended.signal else "left",
             error=ended.how,

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from ncclcheck.probes.dataloader import ours
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.indices import chosen
-from ncclcheck.probes.dataloader.samples.read.glance import Source
+from ncclcheck.probes.dataloader.samples.read.glance import SampleSource
 
 Run = Callable[[], None]
 
@@ -17,11 +17,11 @@ _MOST = 64  # samples that are read again and again: chosen, some workers' batch
 _SALT = 0  # of every start of a stream: its samples are the same ones
 
 
-class Samples:
+class ReadSamples:
     """Samples of a dataset, or of the beginning of a stream. What single ones raise is for others to report."""
 
-    def __init__(self, made: Made, seed: int) -> None:
-        self._source, self._iterable, self._length = Source(made), made.iterable, made.length or 0
+    def __init__(self, made: FactoryLoader, seed: int) -> None:
+        self._source, self._iterable, self._length = SampleSource(made), made.iterable, made.length or 0
         self._indices: Sequence[int] = range(_MOST) if made.iterable else chosen(made, _MOST, seed)
 
     @property

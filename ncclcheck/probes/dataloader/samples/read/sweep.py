@@ -17,9 +17,9 @@ from ncclcheck.probes.dataloader.children import inside
 from ncclcheck.probes.dataloader.randomness import seeds
 from ncclcheck.probes.dataloader.samples import finite
 from ncclcheck.probes.dataloader.samples.read import glance
-from ncclcheck.probes.dataloader.samples.read.glance import Order, Sample, Source
-from ncclcheck.probes.dataloader.samples.read.reader import Reader
-from ncclcheck.probes.facts.data.content import Fallback, NotFinite, Unreadable
+from ncclcheck.probes.dataloader.samples.read.glance import ReadingOrder, SampleGlance, SampleSource
+from ncclcheck.probes.dataloader.samples.read.reader import SampleReader
+from ncclcheck.probes.facts.data.content import Fallback, NotFinite, UnreadableSample
 
 _MOST = 100_000  # samples in a random order: more are not read within any limit, and a list of them is small
 _MOST_RAISED = 200  # kept with their place, the rest is counted: chosen
@@ -44,7 +44,7 @@ class Swept(msgspec.Struct):
     """What a sweep saw. contents: digest of the largest leaf -> the first sample that had it."""
 
     count: int = 0
-    raised: list[Unreadable] = msgspec.field(default_factory=list)
+    raised: list[UnreadableSample] = msgspec.field(default_factory=list)
     raised_count: int = 0
     swallowed: list[Swallowed] = msgspec.field(default_factory=list)
     swallowed_count: int = 0
@@ -53,10 +53,10 @@ class Swept(msgspec.Struct):
     not_finite: dict[str, NotFinite] = msgspec.field(default_factory=dict)
 
 
-def sweep(reader: Reader, seconds: float) -> Swept:
+def sweep(reader: SampleReader, seconds: float) -> Swept:
     """Samples that end or hang their reader are noted by `reader`, and the sweep begins anew without them."""
     for _ in range(3):
-        ended = reader.one(lambda: _sweep(reader, seconds), Swept, seconds)
+        ended = reader.in_child(lambda: _sweep(reader, seconds), Swept, seconds)
         if ended.ok and ended.value:
             return ended.value
         reader.note_end(ended, reader.mark.last())
@@ -65,9 +65,9 @@ def sweep(reader: Reader, seconds: float) -> Swept:
     return Swept()
 
 
-def _sweep(reader: Reader, seconds: float) -> Swept:
-    glance.be_worker(reader.made, Order([], reader.plan.seed, workers=reader.plan.workers))
-    source, swept, tracer = Source(reader.made), Swept(), Tracer()
+def _sweep(reader: SampleReader, seconds: float) -> Swept:
+    glance.be_worker(reader.made, ReadingOrder([], reader.plan.seed, workers=reader.plan.workers))
+    source, swept, tracer = SampleSource(reader.made), Swept(), Tracer()
     end = time.monotonic() + seconds
     for index in _all_indices(reader):
         if time.monotonic() > end:
@@ -80,7 +80,7 @@ def _sweep(reader: Reader, seconds: float) -> Swept:
     return swept
 
 
-def _all_indices(reader: Reader) -> Iterator[int]:
+def _all_indices(reader: SampleReader) -> Iterator[int]:
     """The ends first, then the rest in a random order: a stride would miss what lies between."""
     length = reader.made.length or 0
     ends = {0, length - 1} if length else set()
@@ -93,7 +93,7 @@ def _all_indices(reader: Reader) -> Iterator[int]:
     yield from (index for index in rest if index not in ends)
 
 
-def _try(source: Source, index: int, swept: Swept, tracer: Tracer) -> None:
+def _try(source: SampleSource, index: int, swept: Swept, tracer: Tracer) -> None:
     swept.count += 1
     tracer.caught.clear()
     try:
@@ -102,8 +102,8 @@ def _try(source: Source, index: int, swept: Swept, tracer: Tracer) -> None:
     except Exception as error:
         swept.raised_count += 1
         if len(swept.raised) < _MOST_RAISED:
-            message, place = inside.told(error), inside.place_of(error)
-            swept.raised.append(Unreadable(index=index, kind="raised", error=message, place=place))
+            message, place = inside.in_words(error), inside.place_of(error)
+            swept.raised.append(UnreadableSample(index=index, kind="raised", error=message, place=place))
         return
     finite.add(swept.not_finite, index, sample)
     text, where = next(iter(tracer.caught.items()), ("", ""))
@@ -139,11 +139,13 @@ class Tracer:
 
     def _inside(self, frame: FrameType, event: str, argument: Any) -> Any:
         if event == "exception" and not isinstance(argument[1], _EXPECTED) and argument[1] is not None:
-            self.caught.setdefault(inside.told(argument[1]), f"line {frame.f_lineno} in {frame.f_code.co_name}")
+            self.caught.setdefault(
+                inside.in_words(argument[1]), f"line {frame.f_lineno} in {frame.f_code.co_name}"
+            )
         return self._inside
 
 
-def fallbacks(reader: Reader, swept: Swept) -> list[Fallback]:
+def fallbacks(reader: SampleReader, swept: Swept) -> list[Fallback]:
     """Samples with a swallowed error, which most others have not, whose content is that of another sample.
 
     That other one is known where the content is one that was seen, or it changes with the seed and others do not.
@@ -152,13 +154,13 @@ def fallbacks(reader: Reader, swept: Swept) -> list[Fallback]:
     suspects = swept.swallowed[:_EXAMPLES]
     if not suspects or swept.swallowed_count > _MINORITY * swept.count:
         return []
-    ended = reader.one(lambda: _resolve(reader, suspects, swept), list[Fallback], 1.0)
+    ended = reader.in_child(lambda: _resolve(reader, suspects, swept), list[Fallback], 1.0)
     return ended.value or [] if ended.ok else []
 
 
-def _resolve(reader: Reader, suspects: list[Swallowed], swept: Swept) -> list[Fallback]:
-    glance.be_worker(reader.made, Order([], reader.plan.seed, workers=reader.plan.workers))
-    source, salt = Source(reader.made), reader.plan.seed
+def _resolve(reader: SampleReader, suspects: list[Swallowed], swept: Swept) -> list[Fallback]:
+    glance.be_worker(reader.made, ReadingOrder([], reader.plan.seed, workers=reader.plan.workers))
+    source, salt = SampleSource(reader.made), reader.plan.seed
     strange = {swallowed.index for swallowed in swept.swallowed}
     healthy = [index for index in _all_indices(reader) if not reader.is_fatal(index) and index not in strange]
     moving = any(_content(source, index, salt) != _content(source, index, salt + 1) for index in healthy[2:6])
@@ -210,13 +212,13 @@ def _placeholders(wanted: dict[int, set[str]]) -> list[int]:
     )
 
 
-def _content(source: Source, index: int, salt: int) -> str:
+def _content(source: SampleSource, index: int, salt: int) -> str:
     """The digest of the largest leaf; of what says nothing an answer that is never another's."""
     seeds.reseed(salt, index)
     try:
         sample = glance.sample_of(source.read(index))
     except Exception as error:
         ours.pass_on(error)
-        sample = Sample()
+        sample = SampleGlance()
     largest = max(sample.leaves.values(), key=lambda value: value.bytes, default=None)
     return f"no content {index}" if largest is None or largest.bytes < _TELLING_BYTES else largest.digest

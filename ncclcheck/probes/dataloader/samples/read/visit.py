@@ -14,11 +14,11 @@ import torch
 from msgspec import Struct, field
 
 from ncclcheck.probes.dataloader import ours
-from ncclcheck.probes.dataloader.children.inside import told
-from ncclcheck.probes.dataloader.children.notes import Mark
-from ncclcheck.probes.dataloader.factory import Made
+from ncclcheck.probes.dataloader.children.inside import in_words
+from ncclcheck.probes.dataloader.children.notes import ReadingMark
+from ncclcheck.probes.dataloader.factory import FactoryLoader
 from ncclcheck.probes.dataloader.randomness import seeds
-from ncclcheck.probes.dataloader.randomness.local import BATCH, Local, Watched, watched
+from ncclcheck.probes.dataloader.randomness.local import BATCH, Local, WatchedDraws, watched
 from ncclcheck.probes.dataloader.samples.fingerprint import leaves
 from ncclcheck.probes.dataloader.samples.read import glance
 
@@ -46,7 +46,7 @@ class Visit:
     most_s: float = 0.0
     passes: int = 1
     workers: int = 2
-    mark: Mark = field_of(default_factory=Mark)
+    mark: ReadingMark = field_of(default_factory=ReadingMark)
 
 
 class Read(Struct):
@@ -76,16 +76,16 @@ class Visited(Struct):
     local: list[Local] = field(default_factory=list)
 
 
-def become_worker(made: Made, workers: int, seed: int) -> str:
+def become_worker(made: FactoryLoader, workers: int, seed: int) -> str:
     """Look like worker 0 of a loader to the user's code; gives the error of the user's worker_init_fn."""
     try:
-        glance.be_worker(made, glance.Order([], seed, workers=workers))
+        glance.be_worker(made, glance.ReadingOrder([], seed, workers=workers))
     except Exception as error:
-        return told(error)
+        return in_words(error)
     return ""
 
 
-def visit(made: Made, plan: Visit) -> Visited:
+def visit(made: FactoryLoader, plan: Visit) -> Visited:
     """Read the samples in this process, which is spent afterwards."""
     done = Visited(init_error=become_worker(made, plan.workers, plan.salt))
     for number in range(plan.passes):
@@ -93,8 +93,8 @@ def visit(made: Made, plan: Visit) -> Visited:
     return done
 
 
-def _pass(made: Made, plan: Visit, done: Visited) -> None:
-    source, begun = glance.Source(made), time.monotonic()
+def _pass(made: FactoryLoader, plan: Visit, done: Visited) -> None:
+    source, begun = glance.SampleSource(made), time.monotonic()
     source.begin(plan.salt)
     seeds.reseed(_SALT_OF_FIRST, 0)
     plan.mark.at(plan.indices[0])
@@ -122,7 +122,7 @@ def _pass(made: Made, plan: Visit, done: Visited) -> None:
     done.whole, done.seconds = source.ended, done.seconds or time.monotonic() - warm
 
 
-def _attempt(source: glance.Source, index: int) -> None:
+def _attempt(source: glance.SampleSource, index: int) -> None:
     """The first read; where it raises, those that count tell so."""
     try:
         source.read(index)
@@ -131,12 +131,12 @@ def _attempt(source: glance.Source, index: int) -> None:
 
 
 def _read_all(
-    source: glance.Source,
+    source: glance.SampleSource,
     indices: Sequence[int],
     plan: Visit,
     begun: float,
     samples: list[Any],
-    making: Watched,
+    making: WatchedDraws,
 ) -> Iterator[Read]:
     for position, index in enumerate(indices):
         seconds = max(plan.seconds, plan.most_s) if position < plan.least else plan.seconds
@@ -163,7 +163,7 @@ def _look_at(read: Any) -> Read:
     try:
         parts = leaves(read())
     except Exception as error:
-        return Read(error=told(error))
+        return Read(error=in_words(error))
     digests = {path: leaf.identity for path, leaf in parts.items()}
     return Read(digests, {path: leaf.brief for path, leaf in parts.items()}, seeds.states())
 
@@ -186,7 +186,7 @@ def generators() -> dict[str, Any]:
     return known
 
 
-def private(made: Made) -> dict[str, object]:
+def private(made: FactoryLoader) -> dict[str, object]:
     """Generators of the user's own that run in a worker, by path: of the dataset, and of the collate function."""
     own = seeds.private(made.dataset)
     known = {id(generator) for generator in own.values()}
@@ -195,7 +195,7 @@ def private(made: Made) -> dict[str, object]:
     return {**own, **{path: generator for path, generator in named.items() if id(generator) not in known}}
 
 
-def _move_private(made: Made, moved: Sequence[str]) -> dict[str, str]:
+def _move_private(made: FactoryLoader, moved: Sequence[str]) -> dict[str, str]:
     """Advance those that are to be elsewhere; name all that there are."""
     privates = private(made)
     for path, generator in privates.items():

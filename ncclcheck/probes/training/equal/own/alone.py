@@ -17,7 +17,7 @@ ANSWERS = {
 }
 
 
-class _Done:
+class _DoneWork:
     """The handle of a collective that was called with async_op, in a world of one."""
 
     def wait(self, *_timeout: Any) -> bool:
@@ -35,7 +35,7 @@ def alone(rank: int = 0) -> Iterator[None]:
     answers = ANSWERS | {"get_rank": rank, "is_initialized": rank > 0}
     kept = {name: getattr(dist, name) for name in answers}
     for name, answer in answers.items():
-        setattr(dist, name, lambda *_args, answer=answer, **more: _Done() if more.get("async_op") else answer)
+        setattr(dist, name, lambda *_args, answer=answer, **more: _DoneWork() if more.get("async_op") else answer)
     try:
         yield
     finally:

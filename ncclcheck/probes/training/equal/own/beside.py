@@ -14,11 +14,11 @@ import torch
 from torch import Tensor, nn
 
 from ncclcheck.probes.dataloader.ours import is_users
-from ncclcheck.probes.facts.training import Beside, Kept
-from ncclcheck.probes.training.equal.alike import MOST, odd, told
+from ncclcheck.probes.facts.training import Beside, KeptState
+from ncclcheck.probes.training.equal.alike import MOST, odd, of_all_ranks
 from ncclcheck.probes.training.equal.state import fingerprint
 from ncclcheck.probes.training.feed import samples_of
-from ncclcheck.probes.training.loop import Setting
+from ncclcheck.probes.training.loop import TrainingSetting
 
 _MOST_VALUES, _MOST_BYTES, _DEEPEST = 1000, 64 * 1024**2, 3  # that are followed; chosen
 _MOST_TRIED = 8  # values that are put back one by one, a pass or two each; chosen
@@ -31,10 +31,10 @@ Path = tuple[Step, ...]
 Result = Callable[[Any], list[Tensor]]
 
 
-class Followed:
+class FollowedValues:
     """The values of these roots as training begins. Only with DDP: pieces of a model are not copied."""
 
-    def __init__(self, setting: Setting, model: nn.Module, state: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, setting: TrainingSetting, model: nn.Module, state: Mapping[str, Any] | None = None) -> None:
         self._setting = setting
         self._roots = (model, state if state is not None else {})
         self._begun = {path: _copied(value) for path, value in self._values(self._roots)}
@@ -44,7 +44,7 @@ class Followed:
         if self._setting.plan.strategy == "ddp":
             yield from _values(roots)
 
-    def found(self, steps: int, result: Result) -> Beside | None:
+    def changes(self, steps: int, result: Result) -> Beside | None:
         """What changed meanwhile and steers the training. All ranks must ask."""
         now = dict(self._values(self._roots))
         mine = {
@@ -52,12 +52,12 @@ class Followed:
             for path, value in now.items()
             if not self._of_batch(value) and (path not in self._begun or _hash(self._begun[path]) != _hash(value))
         }
-        ranks = told(self._setting.peers, dict([*mine.items()][:_MOST_VALUES]))
+        ranks = of_all_ranks(self._setting.peers, dict([*mine.items()][:_MOST_VALUES]))
         names = [name for name in ranks[0] if all(name in rank for rank in ranks)]
         names.sort(key=lambda name: len({rank[name] for rank in ranks}) == 1)  # those that differ come first
         paths = {_said(path): path for path in now}
         steer = self._steering({name: paths[name] for name in names[:_MOST_TRIED] if name in paths}, result)
-        every = told(self._setting.peers, steer)
+        every = of_all_ranks(self._setting.peers, steer)
         kept = []
         for name in names:
             if any(name in hashes for hashes in every):
@@ -91,10 +91,10 @@ class Followed:
         _put(owner, path[-1], _other(value, self._begun.get(path)))
         return result(roots)
 
-    def _kept(self, path: Path, value: Any, ranks: list[int]) -> Kept:
+    def _kept(self, path: Path, value: Any, ranks: list[int]) -> KeptState:
         model = path[0][1] == 0
         owner = _at(self._roots, path[:-1])
-        return Kept(
+        return KeptState(
             name=_said(path)[:200],
             of="model" if model else "state",
             kind="tensor" if isinstance(value, Tensor) else "array" if _is_array(value) else "number",

@@ -14,8 +14,8 @@ import torch.distributed as dist
 
 from ncclcheck.probes.dataloader.factory import FactoryError
 from ncclcheck.probes.dataloader.ours import is_users, users_lines
-from ncclcheck.probes.facts.training import Call, Entered
-from ncclcheck.probes.job.timing import Peers
+from ncclcheck.probes.facts.training import Entered, EnteredCollective
+from ncclcheck.probes.job.timing import RankPeers
 from ncclcheck.probes.training.equal.alike import MOST, odd
 
 _NAMES = (
@@ -38,7 +38,7 @@ class Parted(BaseException):
 
     def fact(self, step: int = 0) -> Entered:
         """Where each rank is, and which of them are the odd ones. step: of the given steps."""
-        others = odd([Call.read(call).name for call in self.entered])
+        others = odd([EnteredCollective.read(call).name for call in self.entered])
         return Entered(entered=self.entered[:MOST], ranks=others[:MOST], step=step)
 
 
@@ -47,7 +47,7 @@ class NoBackward(FactoryError):
 
 
 @contextlib.contextmanager
-def agreed(peers: Peers, *, every: bool = False) -> Iterator[list[str]]:
+def agreed(peers: RankPeers, *, every: bool = False) -> Iterator[list[str]]:
     """As long as it lasts, no rank enters a collective of all ranks before all are about to. Raises Parted.
 
     The first backward pass counts as one, for DDP averages in it; every: so do the others, where ranks have
@@ -94,10 +94,10 @@ def agreed(peers: Peers, *, every: bool = False) -> Iterator[list[str]]:
     try:
         yield called
         entering = True
-        _exchange(peers, Call(_END))
+        _exchange(peers, EnteredCollective(_END))
     except NoBackward:
         entering = True
-        _exchange(peers, Call(_END))
+        _exchange(peers, EnteredCollective(_END))
         raise
     finally:
         torch.autograd.backward = plain_backward
@@ -117,13 +117,13 @@ def _imported(known: dict[int, str]) -> Iterator[tuple[ModuleType, str, str]]:
                     yield module, here, name
 
 
-def _call(name: str) -> Call:
-    return Call(name, tuple(users_lines()[:2]) or ("a line of a library",))
+def _call(name: str) -> EnteredCollective:
+    return EnteredCollective(name, tuple(users_lines()[:2]) or ("a line of a library",))
 
 
-def _exchange(peers: Peers, mine: Call) -> None:
+def _exchange(peers: RankPeers, mine: EnteredCollective) -> None:
     entered = peers.texts(str(mine)[:300])
-    if len({Call.read(call).name for call in entered}) > 1:
+    if len({EnteredCollective.read(call).name for call in entered}) > 1:
         raise Parted(entered)
 
 

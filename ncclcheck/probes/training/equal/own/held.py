@@ -19,7 +19,7 @@ How = Literal["state_dict", "weights", "value"]
 Shapes = list[tuple[int, ...]]
 
 
-class Held(NamedTuple):
+class HeldTensor(NamedTuple):
     """name: `trainer.ema.shadow`; expression: `state['trainer'].ema.shadow`; depth: 0 in state itself."""
 
     name: str
@@ -27,12 +27,12 @@ class Held(NamedTuple):
     thing: Any
     depth: int = 0
 
-    def within(self, name: str, expression: str, thing: Any) -> Held:
+    def within(self, name: str, expression: str, thing: Any) -> HeldTensor:
         """A part of it."""
-        return Held(f"{self.name}{name}", f"{self.expression}{expression}", thing, self.depth + 1)
+        return HeldTensor(f"{self.name}{name}", f"{self.expression}{expression}", thing, self.depth + 1)
 
 
-def held(state: Mapping[str, Any], model: nn.Module | None = None) -> list[Held]:
+def held(state: Mapping[str, Any], model: nn.Module | None = None) -> list[HeldTensor]:
     """Things with a state_dict, and all others. model: itself and its parts are left out, where an object holds
     them.
     """
@@ -40,7 +40,7 @@ def held(state: Mapping[str, Any], model: nn.Module | None = None) -> list[Held]
     things = (
         each
         for name, member in state.items()
-        for each in _held(Held(str(name), f"state[{name!r}]", member), known)
+        for each in _held(HeldTensor(str(name), f"state[{name!r}]", member), known)
     )
     return [thing for thing, _ in zip(things, range(_MOST), strict=False)]
 
@@ -67,7 +67,7 @@ def has_state(thing: Any) -> bool:
     return callable(getattr(thing, "state_dict", None)) and not isinstance(thing, type)
 
 
-def _held(at: Held, known: set[int]) -> Iterator[Held]:
+def _held(at: HeldTensor, known: set[int]) -> Iterator[HeldTensor]:
     thing = at.thing
     if id(thing) in known:
         return
@@ -79,7 +79,7 @@ def _held(at: Held, known: set[int]) -> Iterator[Held]:
         yield from _held(part, known)
 
 
-def _parts(at: Held) -> list[Held]:
+def _parts(at: HeldTensor) -> list[HeldTensor]:
     """Of a user's object all, of a dict or list only where something with parts of its own stands in it."""
     thing = at.thing
     if isinstance(thing, dict):

@@ -11,18 +11,18 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from ncclcheck.probes.facts.training import Differing
+from ncclcheck.probes.facts.training import DifferingTensor
 from ncclcheck.probes.training.course.optimizers import alive
-from ncclcheck.probes.training.equal.alike import MOST, odd, told
+from ncclcheck.probes.training.equal.alike import MOST, odd, of_all_ranks
 from ncclcheck.probes.training.equal.own.held import How, has_state, held, how, shapes
 from ncclcheck.probes.training.equal.state import bare, fingerprint
-from ncclcheck.probes.training.loop import Setting
+from ncclcheck.probes.training.loop import TrainingSetting
 
 Kind = Literal["state", "counter", "number", "attribute", "weight"]
 _OF_ITS_BATCH = ".prev_loss"  # that LBFGS keeps of the rank's own batch
 
 
-def apart(setting: Setting, model: nn.Module, state: Mapping[str, Any]) -> list[Differing]:
+def apart(setting: TrainingSetting, model: nn.Module, state: Mapping[str, Any]) -> list[DifferingTensor]:
     """What has a state_dict and is there on all ranks, and copies of the weights: the entries that differ.
     Parameters are those of a module beside the model that an optimizer trains.
     """
@@ -31,12 +31,12 @@ def apart(setting: Setting, model: nn.Module, state: Mapping[str, Any]) -> list[
         for entry in entries(model, state)
         if entry.kind == "state" and not entry.name.endswith(_OF_ITS_BATCH)
     }
-    ranks = told(setting.peers, mine)
+    ranks = of_all_ranks(setting.peers, mine)
     both = [name for name in mine if all(name in rank for rank in ranks)]
     columns = {name: [rank[name] for rank in ranks] for name in both}
     trained = _trained(model, state)
     return [
-        Differing(
+        DifferingTensor(
             name=name[:200],
             kind="parameter" if name in trained else "buffer",
             ranks=odd(column)[:MOST],

@@ -18,23 +18,23 @@ from ncclcheck.probes.facts.training import Checks, OwnStep, Unchecked
 from ncclcheck.probes.training import given
 from ncclcheck.probes.training.course import accumulation
 from ncclcheck.probes.training.course.averaged import Averaged
-from ncclcheck.probes.training.course.calls import Calls
+from ncclcheck.probes.training.course.calls import StepCalls
 from ncclcheck.probes.training.course.optimizers import Mood, Optimizers
-from ncclcheck.probes.training.course.reseeded import Reseeded
+from ncclcheck.probes.training.course.reseeded import ReseededSteps
 from ncclcheck.probes.training.course.scaled import Scaled
 from ncclcheck.probes.training.course.schedules import cosine, floored
 from ncclcheck.probes.training.course.unreduced import UNREDUCED
-from ncclcheck.probes.training.course.watch import Watch
+from ncclcheck.probes.training.course.watch import StepWatch
 from ncclcheck.probes.training.equal import joined
-from ncclcheck.probes.training.equal.alike import MOST, agreement, told
+from ncclcheck.probes.training.equal.alike import MOST, agreement, of_all_ranks
 from ncclcheck.probes.training.equal.own.alone import ANSWERS, alone
-from ncclcheck.probes.training.equal.own.beside import Followed
+from ncclcheck.probes.training.equal.own.beside import FollowedValues
 from ncclcheck.probes.training.equal.own.entered import Parted, agreed
 from ncclcheck.probes.training.equal.own.own_state import aliased, apart
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.equal.state import Alone, added, fingerprint, fingerprints, of_16_bits, plain
 from ncclcheck.probes.training.feed import Batch, moved, samples_of
-from ncclcheck.probes.training.loop import Setting, bare, stream, wrap
+from ncclcheck.probes.training.loop import TrainingSetting, bare, stream, wrap
 
 _STEPS, _LEAST_STEPS = 20, 6  # chosen: schedulers and averages show within them; six, however slow a step is
 _STEPS_SHARE = 0.2  # of the time box, for steps beyond the least
@@ -51,7 +51,7 @@ Step = Callable[[nn.Module, Batch, dict[str, Any]], Any]
 Grads = dict[str, Tensor]
 
 
-def seen(setting: Setting) -> Checks:
+def seen(setting: TrainingSetting) -> Checks:
     """Steps on all ranks, then the first one again in one process that has the batches of all."""
     step = given.step(setting.plan)
     if step is None:
@@ -59,13 +59,13 @@ def seen(setting: Setting) -> Checks:
     return _seen(setting, step)
 
 
-def _seen(setting: Setting, step: Step) -> Checks:
+def _seen(setting: TrainingSetting, step: Step) -> Checks:
     model, state, batches = wrap(setting, setting.fresh_model()), dict[str, Any](), stream(setting)
     begun, wrapped, there = fingerprints(bare(model)), _trained(model), [*model.parameters()]
-    calls, watch, mood = Calls(), Watch(model, {"state": state, "step": step}), Mood(bare(model))
-    beside, through = Followed(setting, bare(model), state), list[int]()
+    calls, watch, mood = StepCalls(), StepWatch(model, {"state": state, "step": step}), Mood(bare(model))
+    beside, through = FollowedValues(setting, bare(model), state), list[int]()
     entering = model.register_forward_pre_hook(lambda _, batch: through.append(_rows(batch)))
-    scaled, reseeded = Scaled(model), Reseeded(setting.device, setting.peers.rank)
+    scaled, reseeded = Scaled(model), ReseededSteps(setting.device, setting.peers.rank)
     averaged = Averaged(model)
     try:
         first = watch.step(setting.first[0])
@@ -74,7 +74,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
     except Parted as parted:
         return _parted(setting, parted, 1)
     entering.remove()
-    past_wrap = not any(told(setting.peers, bool(through))) and bool(ours)
+    past_wrap = not any(of_all_ranks(setting.peers, bool(through))) and bool(ours)
     unaveraged, passes = _unaveraged(setting, ours), watch.passes
     altered = bool(unaveraged.get("unaveraged")) and _alike(setting, averaged)
     optimizers = Optimizers(model, stepped=bool(ours))
@@ -90,7 +90,7 @@ def _seen(setting: Setting, step: Step) -> Checks:
     finally:
         optimizers.end()
         evaluating = mood.end()
-    idle = told(setting.peers, begun == fingerprints(bare(model))) == [True] * setting.peers.world
+    idle = of_all_ranks(setting.peers, begun == fingerprints(bare(model))) == [True] * setting.peers.world
     unheld, share = optimizers.unheld()
     verdict = OwnStep(
         steps=steps,
@@ -101,17 +101,17 @@ def _seen(setting: Setting, step: Step) -> Checks:
         tolerance=_IN_AUTOCAST if "autocast" in calls.called or _rounds(model) else _TOLERANCE,
         idle=idle,
         idle_why=optimizers.idle() if idle else "",
-        stale=any(told(setting.peers, optimizers.found)),
-        lost=min(told(setting.peers, optimizers.lost())),
+        stale=any(of_all_ranks(setting.peers, optimizers.reused)),
+        lost=min(of_all_ranks(setting.peers, optimizers.lost())),
         past_wrap=past_wrap,
         **unaveraged,
         optimizer=optimizers.call_of_one(),
         remade=optimizers.remade(),
         skipped=_only_some(setting, optimizers.calls),
         altered=altered,
-        taken=taken if len({*(taken := told(setting.peers, optimizers.steps + bool(ours)))}) > 1 else [],
+        taken=taken if len({*(taken := of_all_ranks(setting.peers, optimizers.steps + bool(ours)))}) > 1 else [],
         state=apart(setting, model, state),
-        written=watch.writes.found(setting.peers),
+        written=watch.writes.lines(setting.peers),
         zero=_everywhere(setting, optimizers.zero())[:MOST],
         unheld=unheld[:MOST],
         unheld_share=share,
@@ -131,8 +131,8 @@ def _seen(setting: Setting, step: Step) -> Checks:
     course = watch.course(setting, own=True)
     if "scale" in calls.called:  # a scaler that skips its first step raises this warning too
         course = replace(course, warned=[warning for warning in course.warned if "lr_scheduler" not in warning])
-    kept, fed = beside.found(steps, _after_one(setting, step)), setting.first[:1]
-    if not any(told(setting.peers, bool(ours))):
+    kept, fed = beside.changes(steps, _after_one(setting, step)), setting.first[:1]
+    if not any(of_all_ranks(setting.peers, bool(ours))):
         calls_taken, undivided = accumulation.look(setting, step)
         verdict = replace(verdict, calls=calls_taken, undivided=undivided, idle=verdict.idle and calls_taken < 2)
         if 1 < calls_taken <= _MOST_JOINED and setting.plan.strategy == "ddp":
@@ -147,12 +147,14 @@ def _seen(setting: Setting, step: Step) -> Checks:
     return Checks(own_step=verdict, courses=[course], beside=kept)
 
 
-def _by_pieces(setting: Setting, through: Sequence[int], passes: int, ours: Grads, verdict: OwnStep) -> OwnStep:
+def _by_pieces(
+    setting: TrainingSetting, through: Sequence[int], passes: int, ours: Grads, verdict: OwnStep
+) -> OwnStep:
     """Whether a step divides the losses of the pieces that it makes of its batch. through: samples of each forward
     pass.
     """
     apiece = len(through) == passes and sum(through) == samples_of(setting.first[0])
-    pieces = told(setting.peers, passes if apiece else 0)
+    pieces = of_all_ranks(setting.peers, passes if apiece else 0)
     if len({*pieces}) > 1 or pieces[0] < 2:
         return verdict
     return replace(verdict, undivided=accumulation.of_pieces(setting, ours, pieces[0]))
@@ -163,9 +165,9 @@ def _rows(batch: Any) -> int:
     return next((len(part) for part in batch if isinstance(part, Tensor) and part.dim()), 0)
 
 
-def _not_joined(setting: Setting, passes: int, called: Sequence[str], step: OwnStep) -> str:
+def _not_joined(setting: TrainingSetting, passes: int, called: Sequence[str], step: OwnStep) -> str:
     """Why its gradients cannot be compared with those of one process."""
-    if any(told(setting.peers, passes > 1)):  # what one gives may go into the next, as in a GAN or SAM
+    if any(of_all_ranks(setting.peers, passes > 1)):  # what one gives may go into the next, as in a GAN or SAM
         return "the step has several backward passes"
     if others := [name for name in called if name not in ANSWERS]:
         return f"the step calls {others[0]}"
@@ -174,14 +176,16 @@ def _not_joined(setting: Setting, passes: int, called: Sequence[str], step: OwnS
     return "the step sets its own seeds" if step.reseeded else ""
 
 
-def _parted(setting: Setting, parted: Parted, step: int) -> Checks:
+def _parted(setting: TrainingSetting, parted: Parted, step: int) -> Checks:
     """Some rank is about to enter another collective: no further step can be taken."""
     setting.parted = parted.fact(step)
     why = "ranks enter different collectives in it (TRN028)"
     return Checks(entered=setting.parted, unchecked=[Unchecked(check="own_step", why=why)])
 
 
-def _replaced(setting: Setting, model: nn.Module, step: int, new: list[str], optimizers: Optimizers) -> Checks:
+def _replaced(
+    setting: TrainingSetting, model: nn.Module, step: int, new: list[str], optimizers: Optimizers
+) -> Checks:
     """DDP, which still waits for the parameters that were there before, has ended this step on all ranks."""
     same = agreement(setting.peers, bare(model), fingerprints(bare(model)))
     made = optimizers.call_of_one()
@@ -197,42 +201,42 @@ def _trained(model: nn.Module) -> list[str]:
     return [plain(name) for name, parameter in model.named_parameters() if parameter.requires_grad]
 
 
-def _factors(setting: Setting, scaled: Scaled) -> list[float]:
+def _factors(setting: TrainingSetting, scaled: Scaled) -> list[float]:
     """By which each rank scaled its pieces of the gradients, where these are not the same number."""
     if setting.plan.strategy == "ddp":
         return []
-    factors = told(setting.peers, scaled.factor())
+    factors = of_all_ranks(setting.peers, scaled.factor())
     uneven = None not in factors and max(factors) - min(factors) > _TOLERANCE * max(factors)
     return factors[:MOST] if uneven else []
 
 
-def _only_some(setting: Setting, mine: set[int]) -> list[int]:
+def _only_some(setting: TrainingSetting, mine: set[int]) -> list[int]:
     """Calls of the step in which the optimizers of some ranks take a step, and those of others do not."""
-    ranks = [{*names} for names in told(setting.peers, sorted(mine))]
+    ranks = [{*names} for names in of_all_ranks(setting.peers, sorted(mine))]
     return sorted(set.union(*ranks) - set.intersection(*ranks))[:MOST]
 
 
-def _alike(setting: Setting, averaged: Averaged) -> bool:
+def _alike(setting: TrainingSetting, averaged: Averaged) -> bool:
     """Whether all ranks had the same gradients after their last backward pass."""
-    ranks = told(setting.peers, averaged.prints)
+    ranks = of_all_ranks(setting.peers, averaged.prints)
     return bool(ranks[0]) and all(rank == ranks[0] for rank in ranks)
 
 
-def _everywhere(setting: Setting, mine: list[str]) -> list[str]:
+def _everywhere(setting: TrainingSetting, mine: list[str]) -> list[str]:
     """Those of these that all ranks have."""
-    ranks = told(setting.peers, mine)
+    ranks = of_all_ranks(setting.peers, mine)
     return [name for name in mine if all(name in rank for rank in ranks)]
 
 
 def _go_on(
-    setting: Setting,
+    setting: TrainingSetting,
     step: Step,
     model: nn.Module,
     state: dict[str, Any],
     batches: Iterator[Batch],
-    watch: Watch,
+    watch: StepWatch,
     mood: Mood,
-    reseeded: Reseeded,
+    reseeded: ReseededSteps,
     optimizers: Optimizers,
 ) -> int:
     """Further steps, as many as a fifth of the time box allows; how many were taken in all."""
@@ -253,7 +257,7 @@ def _go_on(
 
 
 def _first_gradients(
-    setting: Setting,
+    setting: TrainingSetting,
     step: Step,
     model: nn.Module,
     state: dict[str, Any],
@@ -278,14 +282,14 @@ def _first_gradients(
     return gradients
 
 
-def _unaveraged(setting: Setting, ours: Grads) -> dict[str, Any]:
+def _unaveraged(setting: TrainingSetting, ours: Grads) -> dict[str, Any]:
     """Whether ranks gave their optimizers different gradients, and of which parameters, where it is not all.
 
     FSDP's pieces differ by design.
     """
     if setting.plan.strategy != "ddp":
         return {}
-    prints = told(setting.peers, {name: fingerprint(tensor) for name, tensor in ours.items()})
+    prints = of_all_ranks(setting.peers, {name: fingerprint(tensor) for name, tensor in ours.items()})
     if not all(prints):
         return {}
     apart = [name for name, digest in prints[0].items() if any(other.get(name) != digest for other in prints)]
@@ -293,8 +297,10 @@ def _unaveraged(setting: Setting, ours: Grads) -> dict[str, Any]:
     return {"unaveraged": bool(apart), "unaveraged_only": some[:MOST]}
 
 
-def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: Grads, verdict: OwnStep) -> OwnStep:
-    if not all(told(setting.peers, bool(ours))):
+def _against_one(
+    setting: TrainingSetting, step: Step, batches: Sequence[Batch], ours: Grads, verdict: OwnStep
+) -> OwnStep:
+    if not all(of_all_ranks(setting.peers, bool(ours))):
         why = f"its optimizer takes a step with each {verdict.calls} calls" if verdict.calls > 1 else _NO_STEP
         why = why if verdict.idle or verdict.calls != 0 else _BY_ITSELF
         return replace(verdict, not_joined=why)
@@ -311,7 +317,7 @@ def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: G
                 random = _compared(_otherwise(setting, step, whole), wanted)[0]
         except Exception as error:  # it ran on all ranks: what it wants of a job is not there for one process
             why = f"the step cannot be run by one process ({type(error).__name__})"
-    off, ratio, random, why = told(setting.peers, [off, ratio, random, why])[0]
+    off, ratio, random, why = of_all_ranks(setting.peers, [off, ratio, random, why])[0]
     if why or random > verdict.tolerance:
         return replace(verdict, not_joined=why or _RANDOM)
     verdict = replace(verdict, off=off, ratio=ratio)
@@ -322,17 +328,19 @@ def _against_one(setting: Setting, step: Step, batches: Sequence[Batch], ours: G
     )
 
 
-def _of_rank(setting: Setting, step: Step, batches: Sequence[Batch], ours: Grads, verdict: OwnStep) -> int | None:
+def _of_rank(
+    setting: TrainingSetting, step: Step, batches: Sequence[Batch], ours: Grads, verdict: OwnStep
+) -> int | None:
     """The only rank whose own batch gives these gradients, which all ranks have."""
     same = False
     with contextlib.suppress(Exception), alone():  # it ran on all ranks: what it wants of a job may not be there
         own = _first_gradients(setting, step, Alone(setting.fresh_model()), {}, batches)
         same = _compared(ours, own)[0] <= verdict.tolerance
-    ranks = [rank for rank, agrees in enumerate(told(setting.peers, same)) if agrees]
+    ranks = [rank for rank, agrees in enumerate(of_all_ranks(setting.peers, same)) if agrees]
     return ranks[0] if len(ranks) == 1 and not verdict.unaveraged else None
 
 
-def _after_one(setting: Setting, step: Step) -> Callable[[Any], list[Tensor]]:
+def _after_one(setting: TrainingSetting, step: Step) -> Callable[[Any], list[Tensor]]:
     """The gradients and parameters that one more step comes to, with copies of model and state, in one process."""
 
     def of(roots: Any) -> list[Tensor]:
@@ -344,7 +352,7 @@ def _after_one(setting: Setting, step: Step) -> Callable[[Any], list[Tensor]]:
     return of
 
 
-def _otherwise(setting: Setting, step: Step, whole: Sequence[Batch]) -> Grads:
+def _otherwise(setting: TrainingSetting, step: Step, whole: Sequence[Batch]) -> Grads:
     """What one process gets with another seed, as another rank, and with the samples in reverse."""
     with alone(rank=1):
         for given in ([*map(joined.backwards, whole)], whole):

@@ -8,9 +8,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from ncclcheck.probes.dataloader.ours import users_line
-from ncclcheck.probes.facts.training import Written
-from ncclcheck.probes.job.timing import Peers
-from ncclcheck.probes.training.equal.alike import told
+from ncclcheck.probes.facts.training import WrittenWeights
+from ncclcheck.probes.job.timing import RankPeers
+from ncclcheck.probes.training.equal.alike import of_all_ranks
 from ncclcheck.probes.training.equal.state import plain
 
 _MOST = 8  # lines that are kept: chosen, a step has one or two
@@ -18,7 +18,7 @@ _MOST_STEPS = 64  # of one line: chosen, more than are taken
 _NO_VALUES = ("requires_grad_", "detach_", "share_memory_", "retain_grad_", "__set__")
 
 
-class Writes:
+class TorchWrites:
     """Looks at each call of a function of torch. optimizing: an optimizer is taking its step, which may write."""
 
     def __init__(self, model: nn.Module) -> None:
@@ -54,16 +54,18 @@ class Writes:
         if (not steps or steps[-1] != self._step) and len(steps) < _MOST_STEPS:
             steps.append(self._step)
 
-    def found(self, peers: Peers) -> list[Written]:
+    def lines(self, peers: RankPeers) -> list[WrittenWeights]:
         """All ranks must ask. Those lines come first that only some ranks came to."""
-        return sorted(_found(told(peers, self._lines)), key=lambda write: (not write.ranks, not write.uneven))
+        return sorted(
+            _found(of_all_ranks(peers, self._lines)), key=lambda write: (not write.ranks, not write.uneven)
+        )
 
 
-def _found(ranks: list[dict[str, tuple[str, list[int]]]]) -> Iterator[Written]:
+def _found(ranks: list[dict[str, tuple[str, list[int]]]]) -> Iterator[WrittenWeights]:
     for line in dict.fromkeys(line for rank in ranks for line in rank):
         wrote = [number for number, rank in enumerate(ranks) if line in rank]
         name, steps = ranks[wrote[0]][line]
-        yield Written(
+        yield WrittenWeights(
             at=line[:200],
             name=name[:200],
             step=steps[0],

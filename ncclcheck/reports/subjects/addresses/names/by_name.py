@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from ipaddress import ip_network
 from shlex import quote
 
-from ncclcheck.probes.facts import ByName, Cluster, Connect, Way, replace
+from ncclcheck.probes.facts import ByName, Cluster, Connect, KernelRoute, replace
 from ncclcheck.reports.judgement.findings import Finding, Where, fail, seen, you
 from ncclcheck.reports.subjects.links.filters import firewall
 from ncclcheck.reports.subjects.links.paths import own_way
@@ -18,7 +18,7 @@ _NO_WAY = ("unreachable", "not_sent")  # the kernel here has no route, or no add
 _ANSWERED = ("ok", "refused")  # nothing of ours listens there, so that the kernel refuses what passes
 
 
-def findings(cluster: Cluster, reached: Reached, links: Mapping[str, lan.Link]) -> Iterator[Finding]:
+def findings(cluster: Cluster, reached: Reached, links: Mapping[str, lan.LanPlace]) -> Iterator[Finding]:
     """Where gloo is used: the nodes behind such pairs, and the pairs that no node explains, once both ways."""
     tried = {
         pair: peer.by_name
@@ -44,7 +44,7 @@ def _explained(cluster: Cluster, finding: Finding, pairs: list[Pair], tried: Map
     for pair in pairs:
         to = tried[pair]
         # A route of its own was not asked for: none at all is what the kernel said.
-        way = Way(address=to.address, error=to.connect.detail) if to.connect.outcome in _NO_WAY else None
+        way = KernelRoute(address=to.address, error=to.connect.detail) if to.connect.outcome in _NO_WAY else None
         if way is not None and (cause := own_way.cause(nodes[pair[0]], way)):
             where = Where(node=pair[0], device=cause.device)
             by_name = [remedy for remedy in finding.remedies if remedy.who == "you"]
@@ -64,7 +64,7 @@ def _explained(cluster: Cluster, finding: Finding, pairs: list[Pair], tried: Map
 
 
 def _told(
-    node: str, pairs: list[Pair], tried: Mapping[Pair, ByName], reach: Reached, links: Mapping[str, lan.Link]
+    node: str, pairs: list[Pair], tried: Mapping[Pair, ByName], reach: Reached, links: Mapping[str, lan.LanPlace]
 ) -> Finding:
     (a, b), address = pairs[0], tried[pairs[0]].address
     others = sorted({end for pair in pairs for end in pair} - {node})

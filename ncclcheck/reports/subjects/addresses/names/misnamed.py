@@ -10,14 +10,14 @@ from ncclcheck.probes.facts import Cluster, Meeting, Resolver
 from ncclcheck.reports.judgement.findings import Evidence, Remedy, admin, seen, you
 from ncclcheck.reports.subjects.addresses.names import hosts_file
 from ncclcheck.reports.subjects.addresses.names.master import named_anew
-from ncclcheck.reports.subjects.links.paths.own_way import Cause
+from ncclcheck.reports.subjects.links.paths.own_way import WayCause
 from ncclcheck.reports.subjects.nccl import lan
 
 # Seconds that getaddrinfo(3) may take before it is worth a word: resolv.conf(5) gives a mute server 5 s.
 _SLOW_S = 2.0
 
 
-def cause(cluster: Cluster, meeting: Meeting) -> Cause | None:
+def cause(cluster: Cluster, meeting: Meeting) -> WayCause | None:
     """Where it is certain: node rank 0 answers at another address, or no name server answers at all."""
     resolver = meeting.resolver
     if resolver is None:
@@ -47,7 +47,7 @@ def _by_another_wire(cluster: Cluster, meeting: Meeting) -> bool:
     return bool(named) and bool(answers) and named.isdisjoint(answers)
 
 
-def _elsewhere(meeting: Meeting, resolver: Resolver, right: str) -> Cause:
+def _elsewhere(meeting: Meeting, resolver: Resolver, right: str) -> WayCause:
     got = ", ".join(meeting.addresses) or "nothing"
     by = "by /etc/hosts" if set(resolver.files) & set(meeting.addresses) else "by its name service"
     names = ", ".join(resolver.known.get(right, []))
@@ -55,7 +55,7 @@ def _elsewhere(meeting: Meeting, resolver: Resolver, right: str) -> Cause:
     knows = (
         f", as the name server {source} says" if source else f", which /etc/hosts here calls {names}" * bool(names)
     )
-    return Cause(
+    return WayCause(
         f"{resolver.name} resolves here to {got} ({by}), and node rank 0 answers at {right}{knows}",
         "",
         (
@@ -76,14 +76,14 @@ def _anew(meeting: Meeting, right: str) -> str:
     return f"{typed}   # on every node"
 
 
-def _mute(cluster: Cluster, resolver: Resolver) -> Cause:
+def _mute(cluster: Cluster, resolver: Resolver) -> WayCause:
     servers = [server.address for server in resolver.servers]
     mute = (
         f"none of the name servers {', '.join(servers)} of /etc/resolv.conf answers"
         if len(servers) > 1
         else f"the name server {servers[0]} of /etc/resolv.conf does not answer"
     )
-    return Cause(
+    return WayCause(
         f"{resolver.name} does not resolve, for {mute} this node",
         "",
         (

@@ -40,7 +40,7 @@ _LEADS = {"dnat", "redirect"}
 
 
 @dataclass(frozen=True)
-class Lead:
+class CutOffLead:
     """What is wrong, on which node, in words that go on after "they do not reach it: "."""
 
     node: str
@@ -71,9 +71,9 @@ def _believed(cluster: Cluster, meeting: Meeting, claimed: Meeting) -> Meeting:
     return replace(claimed, elsewhere=own)
 
 
-def by_cause(cluster: Cluster, came: list[Arrival]) -> list[tuple[Lead | None, list[Arrival]]]:
+def by_cause(cluster: Cluster, came: list[Arrival]) -> list[tuple[CutOffLead | None, list[Arrival]]]:
     """What lies on node rank 0 is said once for all that it keeps away; None: nothing explains it."""
-    groups: list[tuple[Lead | None, list[Arrival]]] = []
+    groups: list[tuple[CutOffLead | None, list[Arrival]]] = []
     for arrival in came:
         assert arrival.unreached is not None
         lead = _cause(cluster, arrival, arrival.unreached)
@@ -85,7 +85,7 @@ def by_cause(cluster: Cluster, came: list[Arrival]) -> list[tuple[Lead | None, l
     return groups
 
 
-def _cause(cluster: Cluster, arrival: Arrival, met: Meeting) -> Lead | None:
+def _cause(cluster: Cluster, arrival: Arrival, met: Meeting) -> CutOffLead | None:
     node = next((node for node in cluster.nodes if node.name == arrival.name), None)
     if node is None:
         return None
@@ -110,7 +110,7 @@ def by_another_holder(cluster: Cluster, met: Meeting) -> bool:
     return (host in met.addresses or agreed) and first not in holders_of(cluster, own)
 
 
-def _by_name(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:
+def _by_name(cluster: Cluster, node: Node, met: Meeting) -> CutOffLead | None:
     """The name leads the node to an address that node rank 0 does not have, or to none."""
     first, right = cluster.nodes[0].name, address_of_node_0(cluster)
     resolver = met.resolver
@@ -124,7 +124,7 @@ def _by_name(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:
     why = f"its name server {mute[0]} does not answer" if mute and not met.addresses else f"by {by}"
     has = f", {whose}" if met.addresses else ""
     line = hosts_file.named(resolver.name, right, [*met.addresses, *resolver.files])
-    return Lead(
+    return CutOffLead(
         node.name,
         "",
         f"{resolver.name} resolves on {node.name} to {got} ({why}){has}, and node rank 0 ({first}) has {right}",
@@ -140,15 +140,15 @@ def _by_name(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:
     )
 
 
-def _by_own_way(node: Node, met: Meeting) -> Lead | None:
+def _by_own_way(node: Node, met: Meeting) -> CutOffLead | None:
     """Its own kernel says why nothing comes back."""
     if met.outcome not in ("silent", "no_route", "unrouted") or met.kept == "filter":
         return None
     cause = next((lead for way in met.ways if (lead := own_way.cause(node, way))), None)
-    return Lead(node.name, cause.device, cause.words, cause.fix) if cause else None
+    return CutOffLead(node.name, cause.device, cause.words, cause.fix) if cause else None
 
 
-def _by_prefix(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:
+def _by_prefix(cluster: Cluster, node: Node, met: Meeting) -> CutOffLead | None:
     """One of the two takes the other for a neighbour on its wire, and it is behind a router (NET003)."""
     first = cluster.nodes[0].name
     if met.outcome != "silent" or first not in holders_of(cluster, [_bare(address) for address in met.addresses]):
@@ -157,12 +157,12 @@ def _by_prefix(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:
     if finding is None or finding.where.node is None:
         return None
     words = f"on {finding.where.node} {finding.what}"
-    return Lead(
+    return CutOffLead(
         finding.where.node, finding.where.device or "", words, tuple(finding.remedies), tuple(finding.evidence)
     )
 
 
-def _led_elsewhere(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:
+def _led_elsewhere(cluster: Cluster, node: Node, met: Meeting) -> CutOffLead | None:
     """Node rank 0 has the address and listens, and only what comes in for this port is led elsewhere there."""
     first, port = cluster.nodes[0], met.endpoint.rpartition(":")[2]
     reach = reached(cluster)
@@ -189,7 +189,7 @@ def _led_elsewhere(cluster: Cluster, node: Node, met: Meeting) -> Lead | None:
             *look,
         ),
     )
-    return Lead(first.name, "", words, fix, tuple(_chains(first, chain)))
+    return CutOffLead(first.name, "", words, fix, tuple(_chains(first, chain)))
 
 
 def _leading(node: Node) -> Iterator[Filter]:

@@ -65,18 +65,18 @@ def unlike(cluster: Cluster, node: str) -> str:
     return " and ".join(ways)
 
 
-def explained(cluster: Cluster, found: Finding) -> Finding:
+def explained(cluster: Cluster, finding: Finding) -> Finding:
     """The finding of a silent node, with whither ssh's settings lead where that is unlike elsewhere."""
-    node = found.where.node or ""
+    node = finding.where.node or ""
     way = of(cluster, node)
     if way is None or way.port_now:  # it had led to the node before
-        return found
+        return finding
     if way.silent_master:
         return replace(
-            found,
+            finding,
             what=f"ssh goes there over the connection of an earlier ssh (ControlPath {way.master}), and that one "
             "does not answer: it is stopped, or hangs",
-            evidence=[shown(way), seen("ssh -O check", "no answer in 2 s"), *found.evidence],
+            evidence=[shown(way), seen("ssh -O check", "no answer in 2 s"), *finding.evidence],
             remedies=[
                 you(
                     "Take its socket away: ssh then connects anew. Or end or continue the process that holds it.",
@@ -86,20 +86,20 @@ def explained(cluster: Cluster, found: Finding) -> Finding:
                 you("Or do without shared connections for it.", f"ssh -o ControlPath=none {quote(node)} true"),
             ],
         )
-    if way.greeting and _NO_BANNER in found.what:
-        return _no_sshd(found, way)
-    if way.silent_agent and _WAITED in found.what:
-        return _agent_hangs(found, way)
-    if way.no_arp and "No route to host" in found.what:
-        return _mute(found, way)
+    if way.greeting and _NO_BANNER in finding.what:
+        return _no_sshd(finding, way)
+    if way.silent_agent and _WAITED in finding.what:
+        return _agent_hangs(finding, way)
+    if way.no_arp and "No route to host" in finding.what:
+        return _mute(finding, way)
     if led := unlike(cluster, node):
         return replace(
-            found,
-            what=f"ssh's own settings lead it {led}: {_through(way, found.what)}",
-            evidence=[*found.evidence, shown(way)],
-            remedies=[see(node), *found.remedies],
+            finding,
+            what=f"ssh's own settings lead it {led}: {_through(way, finding.what)}",
+            evidence=[*finding.evidence, shown(way)],
+            remedies=[see(node), *finding.remedies],
         )
-    return found
+    return finding
 
 
 def _no_sshd(finding: Finding, way: Dialled) -> Finding:

@@ -14,7 +14,7 @@ FELL_SILENT = "What this node did last is known, and no more: it is neither read
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cause:
+class LaunchCause:
     """Words that are recognised. Texts may use {node} and the groups of the pattern.
 
     begun: only of a node whose agent had spoken, or only of one whose had not; None: of both. shared: it befell
@@ -31,16 +31,16 @@ class Cause:
     shared: bool = False
     guess: str = ""
     by_prolog: bool = False
-    found: re.Pattern[str] = field(init=False)
+    regex: re.Pattern[str] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "found", re.compile(self.pattern, re.MULTILINE))
+        object.__setattr__(self, "regex", re.compile(self.pattern, re.MULTILINE))
 
     def match(self, silence: Silence) -> re.Match[str] | None:
         """The words in what was said of a node."""
         if self.begun not in (None, bool(silence.last_step)):
             return None
-        return self.found.search(silence.detail)
+        return self.regex.search(silence.detail)
 
     def stated(self, silence: Silence, found: re.Match[str]) -> str:
         """What is known, without the guess."""
@@ -96,7 +96,7 @@ SLOW_LOGIN = (
     ),
 )
 OWN_WORDS = (
-    Cause(
+    LaunchCause(
         pattern=r"^ncclcheck: .*: it answered, but nothing large came through: (?P<said>.+)",
         what="it answered, but nothing large came through (path MTU): {said}",
         owner="site",
@@ -114,7 +114,7 @@ OWN_WORDS = (
         ),
         why="A switch port or a tunnel on the path drops large packets silently: ssh and any job hang there.",
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ncclcheck: .*: no interpreter (?P<python>.+) there",
         what="{python}, the interpreter of this side, is not there",
         owner="job",
@@ -126,7 +126,7 @@ OWN_WORDS = (
             you("For containers that run on the hosts, enter them with --via 'docker exec NAME'."),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^(?:EOFError: marshal data too short|ValueError: bad marshal|ImportError: bad magic).*",
         what="a compiled Python file (.pyc) there is damaged, as by a full disk or by ulimit -f",
         owner="node",
@@ -139,7 +139,7 @@ OWN_WORDS = (
         ),
         why="Python does not compile it anew: every program that imports it fails until it is removed.",
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ncclcheck: .*: no ncclcheck \S+ there that .*?; tight limits: (?P<limits>.+)",
         what="Python cannot start ncclcheck there, for its limits are too tight: {limits}",
         owner="job",
@@ -152,7 +152,7 @@ OWN_WORDS = (
         ),
         why="A job that is started alike gets the same limits, and torch needs far more than ncclcheck.",
     ),
-    Cause(
+    LaunchCause(
         pattern=(
             r"^ncclcheck: .*: no ncclcheck (?P<version>\S+) there that (?P<python>.+?) can import: (?P<error>.*)"
         ),
@@ -160,7 +160,7 @@ OWN_WORDS = (
         owner="job",
         fix=(you(_SAME_VERSION, "{python} -m pip install ncclcheck=={version}"),),
     ),
-    Cause(
+    LaunchCause(
         pattern=(
             r"^ncclcheck: .*: (?P<said>ncclcheck \S+ there speaks protocol \d+, (?P<version>\S+) here speaks \d+)"
         ),
@@ -172,7 +172,7 @@ OWN_WORDS = (
 )
 
 SSH = (
-    Cause(
+    LaunchCause(
         pattern=r"^Cannot execute command-line and remote command",
         what="ssh's settings here have a RemoteCommand for it, so that ssh runs no other command there",
         owner="job",
@@ -184,7 +184,7 @@ SSH = (
             ),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^bind (?P<address>\S+): (?P<said>.+)",
         what="ssh's settings let it start from {address} (BindAddress), which this host does not have: {said}",
         owner="job",
@@ -196,7 +196,7 @@ SSH = (
             ),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ssh: Could not resolve hostname (?P<name>\S+): Address family for hostname not supported",
         what="ssh's settings here allow it another family of addresses than {name} is of (AddressFamily)",
         owner="job",
@@ -208,19 +208,19 @@ SSH = (
             ),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^Permissions \d+ for '(?P<file>[^'\n]+)' are too open",
         what="ssh does not use your private key {file}: others may read it",
         owner="job",
         fix=(you("Let nobody else read it.", "chmod 600 {file}", TRY),),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^@ +WARNING: UNPROTECTED PRIVATE KEY FILE",
         what="ssh does not use your private key: others may read it",
         owner="job",
         fix=(you("Let nobody else read it.", "chmod 600 ~/.ssh/id_*", TRY),),
     ),
-    Cause(
+    LaunchCause(
         pattern=(
             r"^ncclcheck: .*: its sshd takes (?P<seconds>\d+) s and more between the key exchange and the login"
         ),
@@ -230,7 +230,7 @@ SSH = (
         why=SLOW_LOGIN_WHY,
         begun=False,
     ),
-    Cause(
+    LaunchCause(
         pattern=(
             r"^(?P<said>.*(?:Bad owner or permissions on|Bad configuration option|terminating, \d+ bad conf)"
             r".*)"
@@ -239,7 +239,7 @@ SSH = (
         owner="job",
         fix=(you("Correct the file and line that it names.", TRY),),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^.*Too many authentication failures",
         what="sshd ended the login after too many keys that it does not know",
         owner="job",
@@ -250,13 +250,13 @@ SSH = (
             ),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^(?:WARNING: Your password has expired|Password change required|You (?:are|must) .*password)",
         what="the password of this account has expired there, so that no command runs",
         owner="job",
         fix=(you("Log in by hand and set a new one.", "ssh -t {node} true"),),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ssh-keygen -L: certificate (?P<file>.+) is valid (?P<valid>from .+), for (?P<age>\d+ min)$",
         what="sshd does not take your certificate {file}, which by the clock here became valid only {age} ago: "
         "its clock is behind by more than that, or it does not know the certificate's CA or principal ({valid})",
@@ -274,7 +274,7 @@ SSH = (
         ),
         begun=False,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ssh-keygen -L: certificate (?P<file>.+) is valid (?P<valid>from .+)",
         what="sshd does not take your certificate {file}, which is valid {valid}",
         owner="job",
@@ -290,7 +290,7 @@ SSH = (
         ),
         begun=False,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ssh -v: .*no mutual signature algorithm.*|^ssh -v: Skipping \S+ key (?P<file>\S+) - .*",
         what="the key that ssh has for it is of a kind that the other side takes no signature of",
         owner="job",
@@ -304,14 +304,14 @@ SSH = (
         ),
         begun=False,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ssh -v: Remote: .*bad ownership or modes for (?:directory |file )?(?P<what>.+)",
         what="sshd does not read the keys there: others may write {what}",
         owner="node",
         fix=(you("Take the right to write from group and others, on that node.", "chmod go-w {what}"),),
         begun=False,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ssh -v: Authenticated to .*\n(?:.*\n)*?ssh -v: channel \d+: open failed: (?P<said>.*)",
         what="the login works, and its sshd opens no session for it (MaxSessions 0): {said}",
         owner="node",
@@ -327,7 +327,7 @@ SSH = (
         ),
         begun=False,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ssh -v: no key was offered",
         what="ssh has no key to offer to it, and no other method of authentication is allowed",
         owner="job",
@@ -339,7 +339,7 @@ SSH = (
         ),
         begun=False,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ssh-keygen -y: (?P<file>.+) cannot be read without its passphrase",
         what="the private key {file} here has a passphrase, no ssh-agent holds it, and in a run nobody is asked "
         "for one; the node would accept the key",
@@ -354,7 +354,7 @@ SSH = (
         ),
         begun=False,
     ),
-    Cause(
+    LaunchCause(
         pattern=(
             r"^.*: Permission denied \((?P<said>[^)]*)\)[\s\S]{0,2000}?"
             r"^ssh -v: keys that were offered: (?P<keys>.+)"
@@ -371,7 +371,7 @@ SSH = (
         ),
         begun=False,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^.*: Permission denied \((?P<said>[^)]*)\)",
         what="ssh is not let in: permission denied ({said})",
         owner="job",
@@ -380,7 +380,7 @@ SSH = (
             admin("If the key is there, see why sshd refuses it.", _LOG_OF_SSHD),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=(
             r"^@ +WARNING: REMOTE HOST IDENTIFICATION HAS CHANGED|^Host key for .* has changed"
             r"|^.*WARNING: REVOKED HOST KEY"
@@ -399,7 +399,7 @@ SSH = (
             ),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^Host key verification failed|^No .* host key is known for",
         what="ssh does not know this host's key",
         owner="job",
@@ -408,7 +408,7 @@ SSH = (
             admin("Or give all nodes the keys of all: /etc/ssh/ssh_known_hosts.", "ssh-keyscan {node}"),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^.*Unable to negotiate with \S+ port \d+: (?P<said>no matching .*)",
         what="ssh and its sshd have no algorithm in common: {said}",
         owner="site",
@@ -419,7 +419,7 @@ SSH = (
             ),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ssh: Could not resolve hostname (?P<name>\S+):",
         what="its name does not resolve here: {name}",
         owner="job",
@@ -428,13 +428,13 @@ SSH = (
             admin("Enter the node in DNS or in /etc/hosts.", "grep -w {name} /etc/hosts"),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^channel \d+: open failed: (?P<said>.*)|^stdio forwarding failed",
         what="its jump host (ProxyJump) does not come through to it: {said}",
         owner="site",
         fix=(you("Trace the path hop by hop.", "ssh -v -o BatchMode=yes {node} true"),),
     ),
-    Cause(
+    LaunchCause(
         pattern=(
             r"^ncclcheck: .*: nobody listens on port (?P<port>\d+) of (?P<address>\S+), "
             r"and an sshd answers on port (?P<other>\d+): (?P<said>.*)"
@@ -450,7 +450,7 @@ SSH = (
             admin("Or let sshd listen on the usual port, too (Port in sshd_config).", "sshd -T | grep -i '^port'"),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ssh: connect to .*: Connection refused",
         what="its ssh port refuses connections: no sshd listens there",
         owner="node",
@@ -459,7 +459,7 @@ SSH = (
             you("If it listens on another port, name it in ~/.ssh/config (Port).", TRY),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=(
             r"^(?:ssh: )?[Cc]onnect.* timed out during banner exchange"
             r"|^banner exchange: Connection to .* timed out"
@@ -475,7 +475,7 @@ SSH = (
             ),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ssh: connect to .* timed out|^Connection to .* timed out",
         what="no answer from its ssh port in 10 s: it is down, or a firewall drops the packets",
         owner="node",
@@ -488,7 +488,7 @@ SSH = (
             ),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ssh: connect to .*: (?P<said>No route to host|Network is unreachable)",
         what="there is no route to it from here ({said}): it is down, or the route or a firewall is wrong",
         owner="site",
@@ -498,7 +498,7 @@ SSH = (
             admin("Start the node, or correct the route and the firewall (REJECT) between the two."),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^(?:kex|ssh)_exchange_identification: |^banner exchange: .*invalid format",
         what="sshd closed the connection before any login: it takes no more at once, or none from here",
         owner="node",
@@ -512,7 +512,7 @@ SSH = (
         ),
         begun=False,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^(?:Connection (?:closed|reset) by |Received disconnect from )",
         what="sshd closed the connection during the login",
         owner="node",
@@ -526,7 +526,7 @@ SSH = (
         ),
         begun=False,
     ),
-    Cause(
+    LaunchCause(
         pattern=(
             r"^Timeout, server \S+ not responding|^Connection (?:to \S+ )?(?:closed|reset) by "
             r"|^(?:kex_|client_loop)|^Received disconnect from "
@@ -541,13 +541,13 @@ SSH = (
         ),
         why="What ran there was ended with the connection, and nothing more was heard.",
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^Error.*: (?:No such container|[Cc]ontainer \S+ is not running|no container with name)",
         what="the container of --via is not there or does not run",
         owner="job",
         fix=(you("Start the same container on every host.", "ssh {node} docker ps"),),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^\S*: (?:line \d+: )?(?:exec|\S+): restricted\b",
         what="its login shell is a restricted one, which starts no program by its path",
         owner="job",

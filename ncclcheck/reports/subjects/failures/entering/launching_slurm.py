@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ncclcheck.reports.judgement.findings import admin, you
-from ncclcheck.reports.subjects.failures.entering.launching import FELL_SILENT, Cause
+from ncclcheck.reports.subjects.failures.entering.launching import FELL_SILENT, LaunchCause
 
 _SLURMD = (
     you("Exclude the node until it is repaired.", "sbatch --exclude={node} ..."),
@@ -19,7 +19,7 @@ _NEW_ALLOCATION = you("Start a new allocation: salloc -N 2, or sbatch.")
 _SRUN = r"^srun: (?:error: )?"
 
 SLURM = (
-    Cause(
+    LaunchCause(
         pattern=r"^.*\*\*\* (?P<kind>STEP|JOB) (?P<id>\S+) ON \S+ CANCELLED AT \S+ DUE TO (?P<said>[^*]+?) \*\*\*",
         what="Slurm cancelled {kind} {id}: {said}",
         owner="job",
@@ -33,7 +33,7 @@ SLURM = (
         why=_ENDED,
         shared=True,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^.*\*\*\* (?P<kind>STEP|JOB) (?P<id>\S+) ON \S+ CANCELLED AT ",
         what="{kind} {id} was cancelled: by scancel, or with its job",
         owner="job",
@@ -47,7 +47,7 @@ SLURM = (
         why=_ENDED,
         shared=True,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"(?i)^srun: .*(?:job prolog failed|prolog (?:failed|failure|error))",
         what="Slurm's prolog failed there, so that Slurm gives the node no task and drains it",
         by_prolog=True,
@@ -63,14 +63,14 @@ SLURM = (
         ),
         why="slurmd runs the site's prolog before a job's first task, and Slurm ends the job where it fails.",
     ),
-    Cause(
+    LaunchCause(
         pattern=_SRUN + r"\S+: tasks? \S+: Out Of Memory|oom[_-]kill event",
         what="the kernel killed what ran there for its memory: more than the job was given",
         owner="job",
         fix=(you("Ask for more memory for the job.", "sbatch --mem=0 ...   # all of each node"),),
         why=FELL_SILENT,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"(?i)^(?:srun|slurmstepd\S*): error: .*(?:credential|munge)",
         what="Slurm's credential was refused there",
         owner="node",
@@ -84,21 +84,21 @@ SLURM = (
         ),
         why="A munge credential holds for minutes, so a clock that is off makes every one look expired.",
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^srun: error: Task launch for \S+ failed on node \S+: (?P<said>.*)",
         what="srun could not start a task there: {said}",
         owner="node",
         fix=_SLURMD,
         why=_SLURMD_WHY,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ncclcheck: .*: srun started no agent there in (?P<seconds>\d+) s",
         what="srun started no task there in {seconds} s",
         owner="node",
         fix=_SLURMD,
         why=_SLURMD_WHY,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^srun ended on all nodes, for it failed on (?P<names>.+)",
         what="srun ended on all nodes, for it failed on {names}",
         owner="node",
@@ -106,19 +106,19 @@ SLURM = (
         why="A consequence: one node that cannot be started ends srun on all.",
         shared=True,
     ),
-    Cause(
+    LaunchCause(
         pattern=_SRUN + r"Node failure on \S+",
         what="Slurm has lost this node",
         owner="node",
         fix=(admin("See why it is down.", "scontrol show node {node}", "ssh {node} systemctl status slurmd"),),
     ),
-    Cause(
+    LaunchCause(
         pattern=_SRUN + r"Nodes? \S+ (?:is|are) still not ready",
         what="Slurm still waits for this node: it boots, or its prolog runs",
         owner="node",
         fix=(admin("See what it waits for.", "scontrol show node {node}"), you("Try again once it is up.")),
     ),
-    Cause(
+    LaunchCause(
         pattern=_SRUN + r".*[Jj]ob allocation (?P<id>\d+) has been revoked",
         what="Slurm took back the allocation {id}: its time is over, it was cancelled, or a node failed",
         owner="job",
@@ -126,7 +126,7 @@ SLURM = (
         why=_ENDED,
         shared=True,
     ),
-    Cause(
+    LaunchCause(
         pattern=(
             _SRUN + r".*(?:job (?P<id>\d+): (?:Invalid job id|Job/step already compl)|[Ii]nvalid job (?P<id2>\d+)"
             r"|Slurm job (?P<id3>\d+) has expired)"
@@ -140,7 +140,7 @@ SLURM = (
         why="Slurm knows no such job any more, so that it starts nothing in it: this says nothing of the nodes.",
         shared=True,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"(?i)^srun: .*(?:unable to contact slurm controller|slurm controller not responding)",
         what="slurmctld does not answer, so that Slurm starts nothing",
         owner="site",
@@ -148,7 +148,7 @@ SLURM = (
         why="This says nothing of the nodes.",
         shared=True,
     ),
-    Cause(
+    LaunchCause(
         pattern=_SRUN + r".*step creation (?:temporarily|still) disabled.*\((?P<said>[^)]*busy[^)]*)\)",
         what="another step of the same job holds what srun asks for, so that it waits: {said}",
         owner="job",
@@ -163,7 +163,7 @@ SLURM = (
         why="A step keeps its cores, memory and GPUs to itself until it ends: a second srun waits for ever.",
         shared=True,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^srun: fatal: (?P<said>SLURM_MEM_PER_CPU, SLURM_MEM_PER_GPU,? and SLURM_MEM_PER_NODE are .*)",
         what="srun starts nothing: {said}",
         owner="job",
@@ -181,7 +181,7 @@ SLURM = (
         why="No srun of this shell starts anything while two of them are set: this says nothing of the nodes.",
         shared=True,
     ),
-    Cause(
+    LaunchCause(
         pattern=_SRUN + r".*(?P<said>(?:More processors|Memory required|More nodes) [^\n]*)",
         what="srun asks for more than the job was given: {said}",
         owner="job",
@@ -196,7 +196,7 @@ SLURM = (
         why="Slurm starts no task of such a step: this says nothing of the nodes.",
         shared=True,
     ),
-    Cause(
+    LaunchCause(
         pattern=_SRUN + r".*(?P<said>Required node not available[^\n]*)",
         what="Slurm has taken a node of the job out: {said}",
         owner="site",
@@ -206,7 +206,7 @@ SLURM = (
         ),
         why="A node that was drained or went down gets no step any more, and srun then starts none at all.",
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^slurmstepd\S*: error: .*execve\(\): (?P<path>[^:\n]+): (?P<said>.*)",
         what="the command could not be started there: {path}: {said}",
         owner="job",
@@ -218,14 +218,14 @@ SLURM = (
             admin("Mount there what the other nodes have.", "findmnt -T {path}"),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^slurmstepd\S*: error: .*(?P<said>[Ee]xceeded (?:job|step|task) memory limit[^\n]*)",
         what="Slurm killed it for its memory: {said}",
         owner="job",
         fix=(you("Ask for more memory for the job.", "sbatch --mem=0 ...   # all of each node"),),
         why=FELL_SILENT,
     ),
-    Cause(
+    LaunchCause(
         pattern=_SRUN + r"(?P<said>.*(?:Unable to create (?:job )?step|[Nn]odes are busy|Invalid node name).*)",
         what="Slurm creates no job step there: {said}",
         owner="site",
@@ -236,7 +236,7 @@ SLURM = (
             ),
         ),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^srun: (?:fatal|error): (?!\S+: tasks? )(?P<said>.+)",
         what="srun starts nothing: {said}",
         owner="job",
@@ -255,20 +255,20 @@ SLURM = (
 
 _AGAIN = you("Start the same command on every node again.")
 JOIN = (
-    Cause(
+    LaunchCause(
         pattern=r"^.*joined and left again before the run began",
         what="its ncclcheck joined, and left again before the run began",
         owner="job",
         fix=(you("See on that node why: its own last lines, ^C, a scheduler that ended it."), _AGAIN),
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^ncclcheck on this node was ended by signal (?P<number>\d+)",
         what="its ncclcheck was ended there by signal {number}",
         owner="job",
         fix=(you("See who ended it: ^C, a terminal that was closed (use tmux), a scheduler."), _AGAIN),
         why=FELL_SILENT,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^its connection closed; it had joined from (?P<address>\S+)",
         what="its ncclcheck is gone: its connection closed without a message",
         owner="node",
@@ -282,7 +282,7 @@ JOIN = (
         ),
         why=FELL_SILENT,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^nothing was heard from it for (?P<seconds>\d+) s; it had joined from (?P<address>\S+)",
         what="nothing came from it for {seconds} s",
         guess="it is cut off, it hangs, or all of it is stopped",
@@ -293,7 +293,7 @@ JOIN = (
         ),
         why=FELL_SILENT,
     ),
-    Cause(
+    LaunchCause(
         pattern=r"^they could not join: (?P<said>.*)",
         what="it could not join: {said}",
         owner="job",

@@ -18,7 +18,7 @@ _FAILED_ITSELF = 255  # ssh(1): its own errors, a connection that broke among th
 
 
 @dataclass(frozen=True)
-class Lost:
+class LostConnection:
     """Why nothing comes from it any more."""
 
     words: str
@@ -26,7 +26,7 @@ class Lost:
     fix: tuple[Remedy, ...]
 
 
-def lost(cluster: Cluster, silence: Silence) -> Lost | None:
+def lost(cluster: Cluster, silence: Silence) -> LostConnection | None:
     """What the port of ssh there and the job's network tell together."""
     to = dialled.of(cluster, silence.node)
     answers = bool(silence.knocks) and all(knock.answered for knock in silence.knocks)
@@ -60,10 +60,10 @@ def _held_by(cluster: Cluster, node: str, to: Dialled) -> str:
     )
 
 
-def _network(silence: Silence, to: Dialled, device: str) -> Lost:
+def _network(silence: Silence, to: Dialled, device: str) -> LostConnection:
     address, job = to.addresses[0], silence.knocks[0].address
     by = f"{address}, its {device}" if device else address
-    return Lost(
+    return LostConnection(
         f"the network by which ssh goes to it is lost ({by}: no answer at port {to.port}), and not the node: it "
         f"still answers on the job's network ({job})",
         "site",
@@ -81,8 +81,8 @@ def _network(silence: Silence, to: Dialled, device: str) -> Lost:
     )
 
 
-def _stands_still() -> Lost:
-    return Lost(
+def _stands_still() -> LostConnection:
+    return LostConnection(
         "the machine stands still: its kernel answers, also at the port of ssh, and none of its processes does. A "
         "virtual machine or its processes were suspended, or memory or a disk keeps all of them waiting",
         "node",

@@ -18,14 +18,14 @@ _SLEEPS = ("nanosleep",)
 
 
 @dataclass(frozen=True)
-class Held:
+class HeldStart:
     """words: the step and its time, and what it waits for; fix: what ends that."""
 
     words: str
     fix: tuple[Remedy, ...]
 
 
-def held(silence: Silence) -> Held | None:
+def held(silence: Silence) -> HeldStart | None:
     """Where its last step is known, and it was not ended meanwhile."""
     if not silence.start:
         return None
@@ -37,7 +37,7 @@ def held(silence: Silence) -> Held | None:
     if slow >= _SLOW_S:
         came = f"Python takes {slow:.0f} s to come to its first line there{_then(silence)}"
     cause, fix = _cause(silence.look, last.step == "shell" or slow >= _SLOW_S)
-    return Held(f"{came}{f': {cause}' if cause else ''}", (*fix, _by_hand()))
+    return HeldStart(f"{came}{f': {cause}' if cause else ''}", (*fix, _by_hand()))
 
 
 def _then(silence: Silence) -> str:

@@ -64,7 +64,7 @@ class Exhausted:
 
 
 @dataclass(frozen=True)
-class _Case:
+class _FailedProcess:
     """Who failed: the facts of its node, what it said, and the signal that ended it (0: none that is known)."""
 
     node: Node | None
@@ -107,13 +107,13 @@ def _why(cluster: Cluster, name: str, text: str, signal: int, pid: int | None = 
     ]
     for had in resources or [None]:
         use = next((rank for rank in had.ranks if rank.pid == pid), None) if had else None
-        case = _Case(node, had, use, text, signal)
+        case = _FailedProcess(node, had, use, text, signal)
         if exhausted := next((exhausted for ask in _CAUSES if (exhausted := ask(case))), None):
             return exhausted
     return None
 
 
-def _cpu_time(case: _Case) -> Exhausted | None:
+def _cpu_time(case: _FailedProcess) -> Exhausted | None:
     limit = case.limit("cpu_seconds")
     used = case.use.cpu_s if case.use else case.had.seconds if case.had and not _oom(case.had) else 0.0
     if case.signal not in (_SIGXCPU, _SIGKILL) or limit == -1:
@@ -127,7 +127,7 @@ def _cpu_time(case: _Case) -> Exhausted | None:
     )  # fmt: skip
 
 
-def _file_size(case: _Case) -> Exhausted | None:
+def _file_size(case: _FailedProcess) -> Exhausted | None:
     limit = case.limit("file_size")
     may_be = limit != -1 or case.node is None
     if case.signal != _SIGXFSZ and not (may_be and _TOO_LARGE.search(case.text)):
@@ -138,7 +138,7 @@ def _file_size(case: _Case) -> Exhausted | None:
     )
 
 
-def _out_of_memory(case: _Case) -> Exhausted | None:
+def _out_of_memory(case: _FailedProcess) -> Exhausted | None:
     """The kernel's OOM killer sends SIGKILL, and counts what it has killed."""
     had = case.had
     if case.signal != _SIGKILL or had is None:
@@ -184,7 +184,7 @@ def _was_full(had: Resources) -> bool:
     return bool(had.memory_refused) or (had.memory_peak or 0) >= 0.9 * (had.memory_limit or 0)
 
 
-def _killed(case: _Case) -> Exhausted | None:
+def _killed(case: _FailedProcess) -> Exhausted | None:
     """SIGKILL, and the kernel has killed nothing for memory."""
     had = case.had
     if case.signal != _SIGKILL or had is None or _oom(had) != 0:
@@ -204,7 +204,7 @@ def _killed(case: _Case) -> Exhausted | None:
     )
 
 
-def _tasks(case: _Case) -> Exhausted | None:
+def _tasks(case: _FailedProcess) -> Exhausted | None:
     if not _NO_TASK.search(case.text):
         return None
     had, processes = case.had, case.limit("processes")
@@ -240,11 +240,11 @@ def _tasks(case: _Case) -> Exhausted | None:
     )  # fmt: skip
 
 
-def _is_root(case: _Case) -> bool:
+def _is_root(case: _FailedProcess) -> bool:
     return case.limit("uid") == 0
 
 
-def _files(case: _Case) -> Exhausted | None:
+def _files(case: _FailedProcess) -> Exhausted | None:
     if not _NO_FILE.search(case.text):
         return None
     if "open files in system" in case.text:
@@ -261,7 +261,7 @@ def _files(case: _Case) -> Exhausted | None:
     )
 
 
-def _memory(case: _Case) -> Exhausted | None:
+def _memory(case: _FailedProcess) -> Exhausted | None:
     """An allocation that was refused, by the tightest limit that is known; a thread's stack is one, too."""
     refused = bool(_NO_MEMORY.search(case.text))
     if not refused and case.signal not in (_SIGABRT, _SIGSEGV, _SIGBUS) and not _NO_TASK.search(case.text):
@@ -297,7 +297,7 @@ def _memory(case: _Case) -> Exhausted | None:
     return None
 
 
-def _room(case: _Case) -> Exhausted | None:
+def _room(case: _FailedProcess) -> Exhausted | None:
     """A file system that took no more. SIGBUS: memory behind a file, for which no room is left."""
     full, quota, closed = (pattern.search(case.text) for pattern in (_NO_ROOM, _NO_QUOTA, _READ_ONLY))
     if not (full or quota or closed or case.signal == _SIGBUS):
@@ -343,7 +343,7 @@ def _left(filled: Filled) -> str:
     return f"{size(filled.free)} of {size(filled.size)} free{inodes}{', read-only' if filled.read_only else ''}"
 
 
-def _stack(case: _Case) -> Exhausted | None:
+def _stack(case: _FailedProcess) -> Exhausted | None:
     limit = case.limit("stack")
     if case.signal != _SIGSEGV or not 0 <= limit < _SMALL_STACK:
         return None
@@ -374,6 +374,6 @@ def _limited(words: str, letter: str, name: str, line: str, *more: Evidence, lif
     )
 
 
-_CAUSES: tuple[Callable[[_Case], Exhausted | None], ...] = (
+_CAUSES: tuple[Callable[[_FailedProcess], Exhausted | None], ...] = (
     *(_cpu_time, _file_size, _out_of_memory, _memory, _tasks, _files, _room, _stack, _killed),
 )

@@ -27,7 +27,7 @@ _MANY_RULES = 2000
 
 
 @dataclass(frozen=True)
-class Limit:
+class ShapingCause:
     """A cause, as the words after the node's name."""
 
     words: str
@@ -35,7 +35,9 @@ class Limit:
     fix: Remedy
 
 
-def limit(cluster: Cluster, node: Node, link: lan.Link | None, gbit: float, *, sends: bool) -> Limit | None:
+def limit(
+    cluster: Cluster, node: Node, link: lan.LanPlace | None, gbit: float, *, sends: bool
+) -> ShapingCause | None:
     """What on the node itself keeps what its interface sends, or takes in, to about this rate."""
     if link is None:
         return None
@@ -44,7 +46,7 @@ def limit(cluster: Cluster, node: Node, link: lan.Link | None, gbit: float, *, s
     return own or filled(cluster, link, gbit, sends=sends)
 
 
-def _shaped(node: Node, link: lan.Link, gbit: float, *, sends: bool) -> Limit | None:
+def _shaped(node: Node, link: lan.LanPlace, gbit: float, *, sends: bool) -> ShapingCause | None:
     shapers: list[Shaper] = value_or(at(node, "network.shapers"), [])
     for shaper in shapers:
         rate = shaper.bytes_per_s * 8 / 1e9
@@ -63,13 +65,13 @@ def _is_of(shaper: Shaper, sends: bool) -> bool:
     return shaper.way == ("out" if sends else "in")
 
 
-def _traffic_control(shaper: Shaper) -> Limit:
+def _traffic_control(shaper: Shaper) -> ShapingCause:
     device, does = quote(shaper.interface), "sends" if shaper.way == "out" else "takes in"
     rate = f" to {shaper.bytes_per_s * 8 / 1e6:.4g} Mbit/s" if shaper.bytes_per_s else ""
     place = "root" if shaper.way == "out" else "ingress"
     kind = "filter" if shaper.way == "in" else "qdisc"
     also = " with its classes" if shaper.kind in ("htb", "hfsc") else ""
-    return Limit(
+    return ShapingCause(
         f"limits what its {shaper.interface} {does}{rate} (tc, {shaper.kind})",
         seen(f"tc {kind} show dev {shaper.interface}{' ingress' * (shaper.way == 'in')}", f"{shaper.kind}{rate}"),
         admin(
@@ -79,7 +81,7 @@ def _traffic_control(shaper: Shaper) -> Limit:
     )
 
 
-def _filtered(node: Node, *, sends: bool) -> Limit | None:
+def _filtered(node: Node, *, sends: bool) -> ShapingCause | None:
     """A rule of its packet filter that drops what is above a rate."""
     chains: list[Filter] = [
         candidate for candidate in firewall.harmful(node, "output" if sends else "input") if candidate.slows
@@ -89,7 +91,7 @@ def _filtered(node: Node, *, sends: bool) -> Limit | None:
     chain = chains[0]
     place = f"{chain.family} {quote(chain.table)} {quote(chain.chain)}"
     awk = r"awk '/limit rate over .*drop.*# handle/{print $NF}'"
-    return Limit(
+    return ShapingCause(
         f"drops what it {'sends' if sends else 'takes in'} above a rate ({chain.slows}: its own packet filter)",
         seen("nft list ruleset", f"chain {place} (hook {chain.hook}): {chain.slows}"),
         admin(
@@ -99,16 +101,16 @@ def _filtered(node: Node, *, sends: bool) -> Limit | None:
     )
 
 
-def _in_part(node: Node, link: lan.Link, *, sends: bool) -> Limit | None:
+def _in_part(node: Node, link: lan.LanPlace, *, sends: bool) -> ShapingCause | None:
     """A rule that stops packets by their number, size or chance: a connection opens, and carries little."""
     side: firewall.Side = "output" if sends else "input"
     if not (chains := firewall.partial(node, side)):
         return None
     partial = firewall.Partial(node.name, side, chains)
-    return Limit(partial.words, partial.evidence[0], partial.fix(str(link.network)))
+    return ShapingCause(partial.words, partial.evidence[0], partial.fix(str(link.network)))
 
 
-def compared(node: Node) -> Limit | None:
+def compared(node: Node) -> ShapingCause | None:
     """A packet filter that compares each packet with thousands of rules; one way slows both (acknowledgements)."""
     chains = [
         chain for side in firewall.SIDES for chain in firewall.harmful(node, side) if chain.passed >= _MANY_RULES
@@ -117,7 +119,7 @@ def compared(node: Node) -> Limit | None:
         return None
     most = max(chains, key=lambda chain: chain.passed)
     place = f"{most.family} {quote(most.table)} {quote(most.chain)}"
-    return Limit(
+    return ShapingCause(
         f"compares each packet with at least {most.passed:,} rules of its packet filter, one by one (nft table "
         f"{most.family} {most.table})",
         seen(
@@ -141,14 +143,14 @@ def of_others(cluster: Cluster, node: str, *, sends: bool) -> float:
     return (beside.bytes_out if sends else beside.bytes_in) * 8 / beside.seconds / 1e9
 
 
-def filled(cluster: Cluster, link: lan.Link, gbit: float, *, sends: bool) -> Limit | None:
+def filled(cluster: Cluster, link: lan.LanPlace, gbit: float, *, sends: bool) -> ShapingCause | None:
     """Others send over the same interface, at least half as much as our bursts had left of it."""
     others = of_others(cluster, link.node, sends=sends)
     if others < max(_LEAST_OTHERS, _OTHERS * gbit):
         return None
     name, does = link.interface.name, "sends" if sends else "takes in"
     counted = "tx_bytes" if sends else "rx_bytes"
-    return Limit(
+    return ShapingCause(
         f"{does} {others:.2g} Gb/s over {name} for others than this job",
         seen(f"{counted} of {name} in the second before the bursts", f"{others:.3g} Gb/s"),
         you(

@@ -25,7 +25,7 @@ _ORDER: tuple[KeptBy, ...] = ("route", "filter", "resources")
 
 
 @dataclass(frozen=True)
-class Kept:
+class HeldBack:
     """A node that keeps back what it sends to these peers."""
 
     node: Node
@@ -33,17 +33,19 @@ class Kept:
     pairs: tuple[Pair, ...]
 
 
-def kept(cluster: Cluster, found: Reached, bad: Collection[Pair]) -> list[Kept]:
+def kept(cluster: Cluster, found: Reached, bad: Collection[Pair]) -> list[HeldBack]:
     """One for each node and cause, in the order of the nodes."""
     nodes = {node.name: node for node in cluster.nodes}
     by_cause: dict[tuple[str, KeptBy], list[Pair]] = {}
     for pair in sorted(bad):
         if found.connects[pair].kept in _ORDER:
             by_cause.setdefault((pair[0], found.connects[pair].kept), []).append(pair)
-    return [Kept(nodes[name], by, tuple(pairs)) for (name, by), pairs in by_cause.items()]
+    return [HeldBack(nodes[name], by, tuple(pairs)) for (name, by), pairs in by_cause.items()]
 
 
-def findings(reached: Reached, all_kept: Sequence[Kept], links: Mapping[str, lan.Link]) -> Iterator[Finding]:
+def findings(
+    reached: Reached, all_kept: Sequence[HeldBack], links: Mapping[str, lan.LanPlace]
+) -> Iterator[Finding]:
     """One for each of them."""
     for held_back in all_kept:
         a, b = held_back.pairs[0]
@@ -72,7 +74,7 @@ _HOW: Mapping[KeptBy, str] = {
 
 
 @dataclass(frozen=True)
-class Cause:
+class HoldingCause:
     """In words, and what removes it."""
 
     words: str
@@ -80,7 +82,7 @@ class Cause:
     fix: tuple[Remedy, ...]
 
 
-def by_route(node: Node, address: str, link: lan.Link | None = None) -> Cause:
+def by_route(node: Node, address: str, link: lan.LanPlace | None = None) -> HoldingCause:
     """The rule, else the route, that refuses this address."""
     peer = ipaddress.ip_address(address.partition("%")[0])
     see = you("See which route the kernel takes.", f"ip route get {quote(str(peer))}   # on {quote(node.name)}")
@@ -91,20 +93,20 @@ def by_route(node: Node, address: str, link: lan.Link | None = None) -> Cause:
     ]
     if refusing:
         route = max(refusing, key=lambda refusal: _network(refusal).prefixlen)
-        return Cause(
+        return HoldingCause(
             f"its route `{_line(route)}` refuses it",
             (seen(f"ip route of {node.name}", _line(route)),),
             (admin("Take the route away, here and in the network configuration.",
                    f"ip{' -6' if peer.version == 6 else ''} route del {_quoted(_line(route))}"), see),
         )  # fmt: skip
-    return Cause(
+    return HoldingCause(
         "its routes and policy rules give no route there",
         (),
         (see, admin("Look for a rule or route that refuses it.", "ip rule show", "ip route show table all")),
     )
 
 
-def _by_rule(node: Node, peer: _IP, link: lan.Link | None) -> Cause | None:
+def _by_rule(node: Node, peer: _IP, link: lan.LanPlace | None) -> HoldingCause | None:
     """The first policy rule that refuses what is sent to a peer; of a protocol or some ports alone, or all."""
     own = ipaddress.ip_address(link.address) if link else None
     rule = next(
@@ -114,7 +116,7 @@ def _by_rule(node: Node, peer: _IP, link: lan.Link | None) -> Cause | None:
         return None
     line = f"{rule.selector} {rule.action}"
     family = " -6" if rule.version == 6 else ""
-    return Cause(
+    return HoldingCause(
         f"its policy rule `{line}` (priority {rule.priority}) refuses it",
         (seen(f"ip{family} rule of {node.name}", f"{rule.priority}: {line}"),),
         (admin("Take the rule away, here and where it is made.",
@@ -156,34 +158,34 @@ def _line(route: RefusingRoute) -> str:
     return f"{route.kind} {route.destination}{table}" + (f" metric {route.metric}" if route.metric else "")
 
 
-def _by_filter(node: Node, address: str, link: lan.Link | None) -> Cause:
+def _by_filter(node: Node, address: str, link: lan.LanPlace | None) -> HoldingCause:
     """A rule of routing that refuses TCP or some ports alone looks the same: a UDP socket gets its route."""
     if by_rule := _by_rule(node, ipaddress.ip_address(address.partition("%")[0]), link):
         return by_rule
     own = firewall.harmful(node, "output")
     if not own:
-        return Cause(
+        return HoldingCause(
             "its own packet filter drops what it sends, or a BPF program, SELinux or seccomp forbids it",
             (),
             (admin("Look at what leaves this host, and let the job's network through.",
                    "nft list ruleset", "iptables -S OUTPUT", "ip rule show", "bpftool cgroup tree",
                    "ausearch -m avc -ts recent"),),
         )  # fmt: skip
-    return Cause(
+    return HoldingCause(
         f"its own packet filter does not let it out ({firewall.shown(own[0])})",
         tuple(firewall.on_node(node.name, chain) for chain in own[:4]),
         (firewall.let_pass(own, "output", _wide(address, link)),),
     )
 
 
-def _wide(address: str, link: lan.Link | None) -> str:
+def _wide(address: str, link: lan.LanPlace | None) -> str:
     """The job's subnet where the peer is in it, else its address alone."""
     inside = link is not None and ipaddress.ip_address(address.partition("%")[0]) in link.network
     return str(link.network) if link is not None and inside else address
 
 
-def _by_resources(*_: object) -> Cause:
-    return Cause(
+def _by_resources(*_: object) -> HoldingCause:
+    return HoldingCause(
         "it has no port, file descriptor or memory left to send from",
         (),
         (
@@ -194,12 +196,12 @@ def _by_resources(*_: object) -> Cause:
     )  # fmt: skip
 
 
-def cause(node: Node, by: KeptBy, address: str) -> Cause:
+def cause(node: Node, by: KeptBy, address: str) -> HoldingCause:
     """Why a node does not send to an address, where its subnet plays no part."""
     return _CAUSES[by](node, address, None)
 
 
-_CAUSES: Mapping[KeptBy, Callable[[Node, str, lan.Link | None], Cause]] = {
+_CAUSES: Mapping[KeptBy, Callable[[Node, str, lan.LanPlace | None], HoldingCause]] = {
     "route": by_route,
     "filter": _by_filter,
     "resources": _by_resources,

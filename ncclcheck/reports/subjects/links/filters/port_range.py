@@ -76,7 +76,7 @@ def _end(node: str, side: firewall.Side, tried: Mapping[Pair, Spread]) -> Shut:
 
 
 def findings(
-    reached: Reached, ends: list[Shut], nodes: Mapping[str, Node], links: Mapping[str, lan.Link]
+    reached: Reached, ends: list[Shut], nodes: Mapping[str, Node], links: Mapping[str, lan.LanPlace]
 ) -> Iterator[Finding]:
     """One a node."""
     for end in ends:

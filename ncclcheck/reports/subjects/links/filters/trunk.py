@@ -82,19 +82,23 @@ def _decided_by_port(peer: PeerReach) -> bool:
     )
 
 
-def findings_by_ports(found: Reached, one: ByPorts) -> Iterator[Finding]:
+def findings_by_ports(reached: Reached, ports: ByPorts) -> Iterator[Finding]:
     """One for all pairs, at the node that they share, else at the link."""
-    pairs = sorted(one.pairs)
+    pairs = sorted(ports.pairs)
     a, b = pairs[0]
     between = sorted({frozenset(pair) for pair in pairs}, key=sorted)
     ends = "; ".join(" and ".join(sorted(pair)) for pair in between[:4])
-    volleys = [(p, v) for p in pairs if isinstance(v := found.seen[p].volley, Volley) and v.again]
+    volleys = [(p, v) for p in pairs if isinstance(v := reached.seen[p].volley, Volley) and v.again]
     counts = "; ".join(
         f"{x} to {y}: {v.late} of {v.opened} late, {v.same} of {v.again} the same again"
         for (x, y), v in volleys[:4]
     )
-    at_node = f" of {one.node}'s link" if one.node else ""
-    where = Where(node=one.node, device=found.interface(one.node) or None) if one.node else Where(node=a, peer=b)
+    at_node = f" of {ports.node}'s link" if ports.node else ""
+    where = (
+        Where(node=ports.node, device=reached.interface(ports.node) or None)
+        if ports.node
+        else Where(node=a, peer=b)
+    )
     yield fail(
         where,
         f"between {ends} some connections are never answered and the others always, by their ports: one "
@@ -107,12 +111,13 @@ def findings_by_ports(found: Reached, one: ByPorts) -> Iterator[Finding]:
                 "Take the dead member out: see which port of the trunk counts no traffic, or errors, and whether "
                 "LACP runs on it (a static trunk keeps a member that is dead on the way). A packet filter of "
                 "single ports would look alike.",
-                f"for p in $(seq 40001 40016); do nc -z -w 1 -p $p {found.seen[a, b].address} 22 && echo $p ok || "
+                "for p in $(seq 40001 40016); do "
+                f"nc -z -w 1 -p $p {reached.seen[a, b].address} 22 && echo $p ok || "
                 f"echo $p lost; done   # on {a}: which ports are lost, the same each time",
                 "cat /proc/net/bonding/* 2>/dev/null | grep -E 'Interface|MII Status|Aggregator'"
                 f"   # on {a} and {b}",
             ),
-            you("Until then leave one of them out.", f"#SBATCH --exclude={quote(one.node or b)}"),
+            you("Until then leave one of them out.", f"#SBATCH --exclude={quote(ports.node or b)}"),
         ],
     )
 

@@ -10,7 +10,7 @@ from ncclcheck.probes.facts import Cluster, Node, Unread, Volley, at, replace, v
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen, warn, you
 from ncclcheck.reports.subjects.links import flows
 from ncclcheck.reports.subjects.links.filters import firewall
-from ncclcheck.reports.subjects.links.flows import Loss
+from ncclcheck.reports.subjects.links.flows import PacketLoss
 from ncclcheck.reports.subjects.links.reached import Pair, Reached, reached
 
 # Of connections that are opened at once this share may be late, and so many: a wire that loses 1 % of its packets,
@@ -24,12 +24,12 @@ _ENOUGH_WAITING = 64
 
 
 @dataclass(frozen=True)
-class _Slow:
+class _SlowVolleys:
     """Connections in one direction of a node, of which too many were refused or answered late."""
 
     node: str
     inward: bool
-    late: Loss
+    late: PacketLoss
     refused: int
     volleys: dict[Pair, Volley]
 
@@ -63,7 +63,7 @@ def stops_a_job(cluster: Cluster, loss_percent: float) -> bool:
     return reach is not None and any(True for _ in _slow_ones(reach, loss_percent))
 
 
-def _slow_ones(reach: Reached, loss_percent: float) -> Iterator[_Slow]:
+def _slow_ones(reach: Reached, loss_percent: float) -> Iterator[_SlowVolleys]:
     """The worst first; its pairs are left out for the next."""
     udp = flows.udp_losses(reach)
     volleys = {
@@ -78,17 +78,17 @@ def _slow_ones(reach: Reached, loss_percent: float) -> Iterator[_Slow]:
         volleys = {pair: volley for pair, volley in volleys.items() if pair not in worst.pairs}
 
 
-def _worst(volleys: Mapping[Pair, Volley]) -> _Slow | None:
+def _worst(volleys: Mapping[Pair, Volley]) -> _SlowVolleys | None:
     """The node and direction with the largest share; of equal ones what comes in, for there firewalls stand."""
     sums: dict[tuple[str, bool], list[Pair]] = {}
     for a, b in volleys:
         sums.setdefault((b, True), []).append((a, b))
         sums.setdefault((a, False), []).append((a, b))
     slow = [
-        _Slow(
+        _SlowVolleys(
             node,
             inward,
-            flows.total(Loss(volleys[p].late + volleys[p].refused, volleys[p].opened) for p in pairs),
+            flows.total(PacketLoss(volleys[p].late + volleys[p].refused, volleys[p].opened) for p in pairs),
             sum(volleys[p].refused for p in pairs),
             {pair: volleys[pair] for pair in pairs},
         )
@@ -102,7 +102,7 @@ def _worst(volleys: Mapping[Pair, Volley]) -> _Slow | None:
     return max(bad, key=lambda candidate: (candidate.late.percent, candidate.inward), default=None)
 
 
-def _explained(finding: Finding, slow: _Slow, node: Node | None, networks: Mapping[str, str]) -> Finding:
+def _explained(finding: Finding, slow: _SlowVolleys, node: Node | None, networks: Mapping[str, str]) -> Finding:
     """The same, where the node itself does it: by the queue of its listeners, or by a chain of its own filter."""
     if node is None:
         return finding
@@ -136,7 +136,7 @@ def _explained(finding: Finding, slow: _Slow, node: Node | None, networks: Mappi
     )
 
 
-def _unlimited(slow: _Slow, networks: Mapping[str, str]) -> Iterator[Remedy]:
+def _unlimited(slow: _SlowVolleys, networks: Mapping[str, str]) -> Iterator[Remedy]:
     """Accepted before the limit is asked."""
     near = [networks[node] for pair in slow.pairs[:1] for node in pair if node in networks]
     if near:
@@ -151,7 +151,7 @@ def _of_the_job(finding: Finding) -> Finding:
     )
 
 
-def _finding(reach: Reached, slow: _Slow, networks: Mapping[str, str]) -> Finding:
+def _finding(reach: Reached, slow: _SlowVolleys, networks: Mapping[str, str]) -> Finding:
     way = f"come in to {slow.node}" if slow.inward else f"leave {slow.node}"
     shown = (
         f"{a} to {b}: {volley.late} of {volley.opened} late" + f", {volley.refused} refused" * bool(volley.refused)

@@ -7,11 +7,22 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from shlex import quote
 
-from ncclcheck.probes.facts import Address, Cluster, Connect, Interface, Node, Route, Unread, Way, at, value_or
+from ncclcheck.probes.facts import (
+    Address,
+    Cluster,
+    Connect,
+    Interface,
+    KernelRoute,
+    Node,
+    Route,
+    Unread,
+    at,
+    value_or,
+)
 from ncclcheck.reports.judgement.findings import Finding, Remedy, Where, admin, fail, seen, warn, you
 from ncclcheck.reports.subjects.failures import held_up
 from ncclcheck.reports.subjects.links.paths import own_way, two_cards
-from ncclcheck.reports.subjects.links.paths.own_way import Cause
+from ncclcheck.reports.subjects.links.paths.own_way import WayCause
 from ncclcheck.reports.subjects.links.reached import Reached, reached
 from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.words.fold import fold_names
@@ -25,11 +36,11 @@ _INSIDE = {"bridge", "tunnel", "virtual"}  # kinds that are rarely the network t
 class Detour:
     """The route that the kernel takes, and the interface in whose subnet the address is.
 
-    held: the address that gives the route to its own interface; None where somebody added the route.
+    onlink: the address that gives the route to its own interface; None where somebody added the route.
     """
 
     route: Route
-    held: Address | None
+    onlink: Address | None
     meant: str
     network: lan.IPNetwork
 
@@ -48,11 +59,11 @@ class Detour:
     def fix(self, peer: str) -> list[Remedy]:
         """Take the route away, or the address that it comes from."""
         see = you("See where packets for that address go.", f"ip route get {quote(peer)}")
-        if self.held is None:
+        if self.onlink is None:
             text = "Take the route away, here and in the network configuration."
             return [admin(text, f"ip route del {self.line}"), see]
         text = "Give that interface another subnet (Docker: `bip` in /etc/docker/daemon.json), or remove it."
-        address = f"{self.held.address}/{self.held.prefix}"
+        address = f"{self.onlink.address}/{self.onlink.prefix}"
         return [admin(text, f"ip addr del {quote(address)} dev {quote(self.route.interface)}"), see]
 
 
@@ -89,11 +100,11 @@ def _device(name: str) -> str:
     return name.partition(":")[0]
 
 
-def findings(cluster: Cluster, links: Sequence[lan.Link]) -> Iterator[Finding]:
+def findings(cluster: Cluster, links: Sequence[lan.LanPlace]) -> Iterator[Finding]:
     """One for every route by which a node sends to peers of its own subnet from another interface."""
     nodes = {node.name: node for node in cluster.nodes}
     reach = reached(cluster)
-    near: dict[lan.IPNetwork, list[lan.Link]] = {}
+    near: dict[lan.IPNetwork, list[lan.LanPlace]] = {}
     for link in links:
         near.setdefault(link.network, []).append(link)
     for link in links:
@@ -101,7 +112,7 @@ def findings(cluster: Cluster, links: Sequence[lan.Link]) -> Iterator[Finding]:
         routes, device = lan.Routes(nodes[link.node]), _device(link.interface.name)
         if all(route.interface == device for route in routes.within(link.network)):
             continue
-        led: dict[Detour, list[lan.Link]] = {}
+        led: dict[Detour, list[lan.LanPlace]] = {}
         for peer in near[link.network]:
             there = ipaddress.ip_address(peer.address)
             detour = _detour(nodes[link.node], routes, link.interface, link.network, there)
@@ -111,12 +122,12 @@ def findings(cluster: Cluster, links: Sequence[lan.Link]) -> Iterator[Finding]:
 
 
 def _by_rules(
-    cluster: Cluster, reach: Reached | None, node: Node, link: lan.Link, peers: list[lan.Link]
+    cluster: Cluster, reach: Reached | None, node: Node, link: lan.LanPlace, peers: list[lan.LanPlace]
 ) -> Iterator[Finding]:
     """The same by a table that a policy rule leads to, as the kernel was seen to send; what fails is NET006's."""
     if reach is None or link.node not in reach.odd_ways:
         return
-    led: dict[str, list[tuple[lan.Link, Way, Cause]]] = {}
+    led: dict[str, list[tuple[lan.LanPlace, KernelRoute, WayCause]]] = {}
     for peer in peers:
         way = reach.odd_ways[link.node].get(peer.node)
         if way is None or _failed(reach, (link.node, peer.node)):
@@ -136,13 +147,13 @@ def _by_rules(
         )
 
 
-def _goes_by_itself(reach: Reached | None, link: lan.Link, peer: lan.Link) -> bool:
+def _goes_by_itself(reach: Reached | None, link: lan.LanPlace, peer: lan.LanPlace) -> bool:
     """Whether the kernel was seen to send from the chosen interface after all, by a policy rule."""
     seen_there = reach.seen.get((link.node, peer.node)) if reach else None
     return seen_there is not None and seen_there.interface == link.interface.name
 
 
-def _finding(cluster: Cluster, link: lan.Link, detour: Detour, peers: list[lan.Link]) -> Finding:
+def _finding(cluster: Cluster, link: lan.LanPlace, detour: Detour, peers: list[lan.LanPlace]) -> Finding:
     reach = reached(cluster)
     pairs = [pair for peer in peers for pair in ((link.node, peer.node), (peer.node, link.node))]
     lost = [pair for pair in pairs if reach and _failed(reach, pair)]

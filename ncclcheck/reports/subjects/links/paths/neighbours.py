@@ -57,7 +57,7 @@ def _macs(node: Node) -> set[str]:
     return {mac for interface in listed if interface.kind != "loopback" and (mac := value_or(interface.mac, ""))}
 
 
-def findings(found: list[Misled], links: Mapping[str, lan.Link]) -> Iterator[Finding]:
+def findings(found: list[Misled], links: Mapping[str, lan.LanPlace]) -> Iterator[Finding]:
     """One for every entry that somebody wrote, and one for every address for which another machine answers."""
     yield from (_written(case) for case in found if case.entry.permanent)
     answered: dict[tuple[str, str], list[Misled]] = {}
@@ -93,7 +93,7 @@ def _written(wrong: Misled) -> Finding:
     )
 
 
-def _answered(misled: list[Misled], link: lan.Link) -> Finding:
+def _answered(misled: list[Misled], link: lan.LanPlace) -> Finding:
     first, name = misled[0], link.interface.name
     askers = [wrong.pair[0] for wrong in misled]
     return fail(

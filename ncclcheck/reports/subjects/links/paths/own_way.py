@@ -18,9 +18,9 @@ from ncclcheck.probes.facts import (
     Filter,
     Hop,
     Interface,
+    KernelRoute,
     Node,
     Unread,
-    Way,
     at,
     replace,
     value_or,
@@ -39,7 +39,7 @@ _KINDS = {"bridge": "a bridge without a card", "tunnel": "a tunnel", "virtual": 
 
 
 @dataclass(frozen=True)
-class Cause:
+class WayCause:
     """In words that go on after "to X: ", the device that it is about, and what removes it."""
 
     words: str
@@ -47,7 +47,7 @@ class Cause:
     fix: tuple[Remedy, ...]
 
 
-def shown(way: Way) -> str:
+def shown(way: KernelRoute) -> str:
     """About as `ip route get` prints it, with the neighbour entries of its next hops."""
     if not way.hops:
         return f"{way.kind or 'no route'} {way.address}: {way.error or way.kind}"
@@ -61,12 +61,12 @@ def shown(way: Way) -> str:
     return f"{way.address} {hops}, src {way.source or 'none'}, by {way.destination}{table}"
 
 
-def evidence(node: Node, way: Way) -> Evidence:
+def evidence(node: Node, way: KernelRoute) -> Evidence:
     """The kernel's own words."""
     return seen(f"ip route get {way.address} on {node.name}", shown(way))
 
 
-def cause(node: Node, way: Way) -> Cause | None:
+def cause(node: Node, way: KernelRoute) -> WayCause | None:
     """The first thing on this node that explains why nothing comes back from an address."""
     return next((reason for explain in _CAUSES if (reason := explain(node, way))), None)
 
@@ -74,10 +74,10 @@ def cause(node: Node, way: Way) -> Cause | None:
 def findings(cluster: Cluster, reached: Reached, bad: Collection[Pair]) -> Iterator[tuple[Finding, set[Pair]]]:
     """One a node and cause, with the pairs that it explains."""
     nodes = {node.name: node for node in cluster.nodes}
-    by_cause: dict[tuple[str, str], list[tuple[Pair, Cause, Way]]] = {}
+    by_cause: dict[tuple[str, str], list[tuple[Pair, WayCause, KernelRoute]]] = {}
     for pair in sorted(bad):
         way = reached.seen[pair].way
-        if isinstance(way, Way) and (reason := cause(nodes[pair[0]], way)):
+        if isinstance(way, KernelRoute) and (reason := cause(nodes[pair[0]], way)):
             by_cause.setdefault((pair[0], reason.device), []).append((pair, reason, way))
     for (name, device), all_of_it in by_cause.items():
         (first, reason, way), pairs = all_of_it[0], {pair for pair, _, _ in all_of_it}
@@ -103,7 +103,7 @@ def half_lost(reached: Reached) -> set[Pair]:
     return {
         pair
         for pair, peer in reached.seen.items()
-        if isinstance(peer.way, Way) and len(peer.way.hops) > 1 and any(map(_is_silent, peer.way.hops))
+        if isinstance(peer.way, KernelRoute) and len(peer.way.hops) > 1 and any(map(_is_silent, peer.way.hops))
     }
 
 
@@ -138,11 +138,11 @@ def _held(node: Node, device: str, version: int) -> list[tuple[Address, lan.IPNe
     ]  # fmt: skip
 
 
-def _peer(way: Way) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+def _peer(way: KernelRoute) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     return ipaddress.ip_address(way.address.partition("%")[0])
 
 
-def _ipv6_is_off(node: Node, way: Way) -> Cause | None:
+def _ipv6_is_off(node: Node, way: KernelRoute) -> WayCause | None:
     """The address is one of IPv6, and this host has none for it is turned off."""
     off = [
         interface.name for interface in _interfaces(node) if interface.ipv6_off and interface.kind != "loopback"
@@ -154,7 +154,7 @@ def _ipv6_is_off(node: Node, way: Way) -> Cause | None:
         off[0],
     )
     setting = f"net.ipv6.conf.{device.replace('.', '/')}.disable_ipv6"
-    return Cause(
+    return WayCause(
         f"IPv6 is turned off on {device} ({setting} = 1), and {way.address} is an address of IPv6",
         device,
         (
@@ -168,7 +168,7 @@ def _ipv6_is_off(node: Node, way: Way) -> Cause | None:
     )
 
 
-def _not_used(node: Node, way: Way) -> Cause | None:
+def _not_used(node: Node, way: KernelRoute) -> WayCause | None:
     """Its only address of that subnet failed duplicate address detection: the kernel never sends from it."""
     devices = {hop.interface for hop in way.hops} or {interface.name for interface in _interfaces(node)}
     addresses = [(device, own, net) for device in devices for own, net in _held(node, device, 6)]
@@ -185,7 +185,7 @@ def _not_used(node: Node, way: Way) -> Cause | None:
             "kernel sends nothing from it"
         )
     name, whole = quote(device), f"{address.address}/{address.prefix}"
-    return Cause(
+    return WayCause(
         f"its own address {address.address} on {device} {words}",
         device,
         (
@@ -198,13 +198,13 @@ def _not_used(node: Node, way: Way) -> Cause | None:
     )
 
 
-def _no_link(node: Node, way: Way) -> Cause | None:
+def _no_link(node: Node, way: KernelRoute) -> WayCause | None:
     """The route leads to a device that is down or has no carrier."""
     for hop in way.hops:
         for interface in _named(node, hop.interface):
             if False in (interface.up, interface.running) and not _is_inside(node, interface):
                 state = "is down" if interface.up is False else "is up and has no link (no carrier)"
-                return Cause(
+                return WayCause(
                     f"its route goes by {interface.name}, which {state}",
                     interface.name,
                     (flapping.bring_up(node, interface.name),),
@@ -212,7 +212,7 @@ def _no_link(node: Node, way: Way) -> Cause | None:
     return None
 
 
-def _port_of_a_bridge(node: Node, way: Way) -> Cause | None:
+def _port_of_a_bridge(node: Node, way: KernelRoute) -> WayCause | None:
     """The device is a port of a bridge and has the address itself: what comes in is the bridge's."""
     for hop in way.hops:
         bridges = [interface for interface in _interfaces(node)
@@ -227,7 +227,7 @@ def _port_of_a_bridge(node: Node, way: Way) -> Cause | None:
                 ),
                 f"ip addr flush dev {port}   # on {node.name}",
             ]
-            return Cause(
+            return WayCause(
                 f"{hop.interface} is a port of the bridge {bridges[0].name} and has {addresses[0][0].address} "
                 "itself: answers come in at the bridge, so what is sent by the port is never answered",
                 hop.interface,
@@ -244,13 +244,13 @@ def _port_of_a_bridge(node: Node, way: Way) -> Cause | None:
     return None
 
 
-def _no_arp(node: Node, way: Way) -> Cause | None:
+def _no_arp(node: Node, way: KernelRoute) -> WayCause | None:
     """The device asks nobody for a MAC address, on a wire where every machine has one."""
     for hop in way.hops:
         kinds = [value_or(interface.kind, "") for interface in _named(node, hop.interface)]
         if hop.state == "noarp" and kinds and kinds[0] in _ON_A_WIRE:
             name = quote(hop.interface)
-            return Cause(
+            return WayCause(
                 f"{hop.interface} has ARP turned off (flag NOARP), so that it sends to no machine's MAC address",
                 hop.interface,
                 (
@@ -263,7 +263,7 @@ def _no_arp(node: Node, way: Way) -> Cause | None:
     return None
 
 
-def another_device(node: Node, way: Way) -> Cause | None:
+def another_device(node: Node, way: KernelRoute) -> WayCause | None:
     """The route leads by another device than the one in whose subnet the address is, or out of no card at all."""
     if not way.hops or not way.destination:
         return None
@@ -290,7 +290,7 @@ def another_device(node: Node, way: Way) -> Cause | None:
     text = "Take the rule away" if rule else "Take the route away"
     six = " -6" if _peer(way).version == 6 else ""
     command = f"ip{six} rule del pref {rule[0]}" if rule else f"ip{six} route del {line}"
-    return Cause(
+    return WayCause(
         f"it goes by {what}{instead}: its route {line} takes it{because}",
         taken,
         (
@@ -301,7 +301,7 @@ def another_device(node: Node, way: Way) -> Cause | None:
     )  # fmt: skip
 
 
-def _another_card(node: Node, way: Way) -> Cause | None:
+def _another_card(node: Node, way: KernelRoute) -> WayCause | None:
     """Two cards are in the subnet, and on the wire of the one that the kernel takes nobody answers (NET011)."""
     if not way.hops or not unanswered(way):
         return None
@@ -320,7 +320,7 @@ def _another_card(node: Node, way: Way) -> Cause | None:
     whole, name = f"{here[0][0].address}/{here[0][0].prefix}", quote(taken)
     alone = len([address for six in (4, 6) for address in _held(node, taken, six)]) == 1
     down = [f"ip link set dev {name} down   # on {node.name}"] if alone else []
-    return Cause(
+    return WayCause(
         f"it goes by {taken}, whose address {whole} is in the subnet {meant[0][1]} of {meant[0][0]} too, and no "
         f"machine on {taken} answers",
         taken,
@@ -340,7 +340,7 @@ def _is_inside(node: Node, interface: Interface) -> bool:
     return value_or(interface.kind, "") in _KINDS and not lan.is_real(interface, _interfaces(node))
 
 
-def _line(way: Way, hop: Hop, gateway: str = "") -> str:
+def _line(way: KernelRoute, hop: Hop, gateway: str = "") -> str:
     """The route as ip-route(8) takes it."""
     to = "default" if way.destination in ("0.0.0.0/0", "::/0") else way.destination
     by = gateway or (hop.address if hop.address != way.address else "")
@@ -350,7 +350,7 @@ def _line(way: Way, hop: Hop, gateway: str = "") -> str:
     return f"{quote(to)}{via} dev {quote(hop.interface)}{table}{metric}"
 
 
-def _rule(node: Node, way: Way) -> tuple[int, str] | None:
+def _rule(node: Node, way: KernelRoute) -> tuple[int, str] | None:
     """The policy rule that leads to the table of the route; none for the main one."""
     if way.table in ("main", "local", "default", ""):
         return None
@@ -361,14 +361,14 @@ def _rule(node: Node, way: Way) -> tuple[int, str] | None:
     return (fits[0].priority, f"{fits[0].selector} {fits[0].action}") if fits else None
 
 
-def _in(network: str, way: Way) -> bool:
+def _in(network: str, way: KernelRoute) -> bool:
     try:
         return _peer(way) in ipaddress.ip_network(network, strict=False)
     except ValueError:
         return False
 
 
-def _wrong_source(node: Node, way: Way) -> Cause | None:
+def _wrong_source(node: Node, way: KernelRoute) -> WayCause | None:
     """The route names the address of another interface as the sender, where answers do not come back to."""
     if not way.hops or not way.source:
         return None
@@ -384,7 +384,7 @@ def _wrong_source(node: Node, way: Way) -> Cause | None:
     if not holders or len(way.hops) > 1:
         return None
     six = " -6" if version == 6 else ""
-    return Cause(
+    return WayCause(
         f"it is sent by {device} from {way.source}, the address of {holders[0]}: its route "
         f"{_line(way, way.hops[0])} says so (src), and answers do not come back on that path",
         device,
@@ -395,7 +395,7 @@ def _wrong_source(node: Node, way: Way) -> Cause | None:
     )  # fmt: skip
 
 
-def _lost_route(node: Node, way: Way) -> Cause | None:
+def _lost_route(node: Node, way: KernelRoute) -> WayCause | None:
     """It has an address of that subnet on a device that is up, and no route to it: somebody took that away."""
     if way.hops or way.kind:
         return None
@@ -403,7 +403,7 @@ def _lost_route(node: Node, way: Way) -> Cause | None:
         for address, net in lan.global_networks(interface) if lan.is_usable(interface) else ():
             if _peer(way) in net and net.prefixlen < net.max_prefixlen:
                 six, name = " -6" if net.version == 6 else "", interface.name.partition(":")[0]
-                return Cause(
+                return WayCause(
                     f"{name} has {address.address}/{address.prefix}, and the routing table has no route to {net}",
                     name,
                     (
@@ -417,7 +417,7 @@ def _lost_route(node: Node, way: Way) -> Cause | None:
     return None
 
 
-def _silent_gateway(node: Node, way: Way) -> Cause | None:
+def _silent_gateway(node: Node, way: KernelRoute) -> WayCause | None:
     """The next hop is a gateway, and no machine on that wire answers for its address."""
     silent = [hop for hop in way.hops if hop.address != way.address and _is_silent(hop)]
     if not silent:
@@ -432,10 +432,10 @@ def _silent_gateway(node: Node, way: Way) -> Cause | None:
         )
     else:
         words = f"its route {_line(way, hop)} needs the gateway, and {answers}"
-    return Cause(words, hop.interface, tuple(_other_gateway(node, way, hop)))
+    return WayCause(words, hop.interface, tuple(_other_gateway(node, way, hop)))
 
 
-def _other_gateway(node: Node, way: Way, hop: Hop) -> Iterator[Remedy]:
+def _other_gateway(node: Node, way: KernelRoute, hop: Hop) -> Iterator[Remedy]:
     six, on = " -6" if _peer(way).version == 6 else "", f"# on {node.name}"
     see = f"ip neigh show {quote(hop.address)}   {on}"
     alive = [hop for hop in way.hops if hop.state not in _UNANSWERED]
@@ -458,13 +458,13 @@ def _other_gateway(node: Node, way: Way, hop: Hop) -> Iterator[Remedy]:
     )
 
 
-def _deaf_to_neighbours(node: Node, way: Way) -> Cause | None:
+def _deaf_to_neighbours(node: Node, way: KernelRoute) -> WayCause | None:
     """No machine is found on the wire, and this host's own filter drops what finds them."""
     hop = next((hop for hop in way.hops if _is_silent(hop)), None)
     chain = without_neighbours(node) if hop and _peer(way).version == 6 else None
     if hop is None or chain is None:
         return None
-    return Cause(
+    return WayCause(
         f"{WITHOUT_NEIGHBOURS.format(firewall.shown(chain))}: no machine on {hop.interface} is found for "
         f"{hop.address}",
         hop.interface,
@@ -493,7 +493,7 @@ def neighbours_in(node: Node, chain: Filter, device: str) -> Remedy:
     )
 
 
-_CAUSES: tuple[Callable[[Node, Way], Cause | None], ...] = (
+_CAUSES: tuple[Callable[[Node, KernelRoute], WayCause | None], ...] = (
     _ipv6_is_off,
     _not_used,
     _no_link,
@@ -508,13 +508,13 @@ _CAUSES: tuple[Callable[[Node, Way], Cause | None], ...] = (
 )
 
 
-def unanswered(way: Way) -> str:
+def unanswered(way: KernelRoute) -> str:
     """Where the address itself is on the wire and nobody there answers for it; empty where it is not so."""
     hop = next((hop for hop in way.hops if hop.address == way.address and hop.state in _UNANSWERED), None)
     return f"no machine on {hop.interface} answers for {way.address} ({hop.state.upper()})" if hop else ""
 
 
-def wire(way: Way, node: str) -> Remedy | None:
+def wire(way: KernelRoute, node: str) -> Remedy | None:
     """Where nobody on the wire answers for the address: what to look at, which is no firewall of TCP."""
     hop = next((hop for hop in way.hops if hop.address == way.address and hop.state in _UNANSWERED), None)
     if hop is None:

@@ -9,7 +9,7 @@ from ncclcheck.reports.judgement.findings import Evidence, Finding, Where, admin
 from ncclcheck.reports.subjects.nccl import lan
 
 
-def twin(host: Node, link: lan.Link) -> str:
+def twin(host: Node, link: lan.LanPlace) -> str:
     """Another interface of a node in the subnet of the chosen one."""
     for interface in lan.interfaces(host):
         near = lan.is_usable(interface) and any(net == link.network for _, net in lan.global_networks(interface))
@@ -32,7 +32,7 @@ def filtering(node: str, interface: Interface) -> Iterator[Evidence]:
 
 
 def dropped(
-    where: Where, link: lan.Link, other: str, what: str, why: str, *, tried: Sequence[Evidence], peer: str
+    where: Where, link: lan.LanPlace, other: str, what: str, why: str, *, tried: Sequence[Evidence], peer: str
 ) -> Finding:
     """Strict reverse-path filtering drops what comes in by the chosen one. peer: an address that called it."""
     chosen, on = link.interface.name, f"# on {where.node}"

@@ -11,7 +11,7 @@ from ncclcheck.reports.judgement.rule import flagged
 from ncclcheck.reports.subjects.logs.answer.story import TELL_LITTLE, Cause
 from ncclcheck.reports.text import closing, summary
 from ncclcheck.reports.text.block_text import Style, commands, headed, labelled
-from ncclcheck.reports.text.groups import Block, blocks
+from ncclcheck.reports.text.groups import FindingBlock, blocks
 from ncclcheck.reports.text.headings import heading
 from ncclcheck.reports.text.words.fold import many
 from ncclcheck.reports.text.words.visible import in_line
@@ -55,7 +55,7 @@ def text(document: Document, style: Style) -> str:
     return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
 
 
-def shown(document: Document) -> Iterator[Block]:
+def shown(document: Document) -> Iterator[FindingBlock]:
     """The causes, the likeliest first, then what could not be read; notes only where nothing is wrong.
 
     What only tells what was seen is left out where an exact cause says why, and an exception that is its evidence.
@@ -91,7 +91,7 @@ def _head(document: Document, width: int) -> list[str]:
     return [*title, *_cut(wrapped("; ".join(values), width, "  ", "  "), _FACTS_LINES, width)]
 
 
-def _in_full(block: Block, style: Style, room: int) -> list[str]:
+def _in_full(block: FindingBlock, style: Style, room: int) -> list[str]:
     """Its heading, evidence, why and fix in so many lines."""
     width, title = style.width, heading(block)
     rows = _cut(headed(block.state, block.codes, title.text, style), _HEADING_LINES, width)
@@ -172,7 +172,7 @@ def _height(rows: Sequence[str], width: int) -> int:
     return sum(-(-len(row) // width) for row in rows)
 
 
-def _follows(document: Document, cause: Block, width: int) -> list[str]:
+def _follows(document: Document, cause: FindingBlock, width: int) -> list[str]:
     """One line for all that the other processes say of it, but what stands above as evidence."""
     seen = {evidence.source for evidence in cause.evidence}
     tolds = document.diagnosis.consequences if document.diagnosis else []
@@ -201,7 +201,7 @@ def _clipped(text: str) -> str:
     return text if len(text) <= _TEXT else f"{text[:_TEXT]} ..."
 
 
-def _in_short(block: Block, style: Style, most: int) -> list[str]:
+def _in_short(block: FindingBlock, style: Style, most: int) -> list[str]:
     """A further cause, or a note."""
     return _cut(headed(block.state, block.codes, heading(block).text, style), most, style.width)
 
@@ -216,7 +216,7 @@ def _cut(rows: list[str], most: int, width: int) -> list[str]:
     return [*rows[: most - 1], f"{last} ..."]
 
 
-def _end(document: Document, above: Sequence[Block], style: Style) -> list[str]:
+def _end(document: Document, above: Sequence[FindingBlock], style: Style) -> list[str]:
     codes = [block.codes[0] for block in above]
     rows = [f"Page: ncclcheck explain {codes[0]}; every check, line and fact: -v"] if codes else []
     rows += [f"Help: {style.contact}"] if style.contact and document.exit_code else []

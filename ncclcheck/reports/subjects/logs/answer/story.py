@@ -46,7 +46,7 @@ _FROM_OUTSIDE = ("LOG108",)  # Ray saw that a connection was gone, and says itse
 TELL_LITTLE = (_FIRST, "LOG002", "LOG005")  # that something failed, or is not known
 
 
-class Told(Struct, frozen=True, kw_only=True):
+class KindOfLines(Struct, frozen=True, kw_only=True):
     """Lines of one kind. place: `train.log:812` of the first; count: how many there are; why: what they mean."""
 
     text: str
@@ -67,23 +67,23 @@ class Cause(Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class Diagnosis(Struct, frozen=True, kw_only=True):
+class LogDiagnosis(Struct, frozen=True, kw_only=True):
     """What logs say of the job that wrote them."""
 
-    first: Told | None = None
+    first: KindOfLines | None = None
     causes: list[Cause] = field(default_factory=list)
-    consequences: list[Told] = field(default_factory=list)
-    harmless: list[Told] = field(default_factory=list)
+    consequences: list[KindOfLines] = field(default_factory=list)
+    harmless: list[KindOfLines] = field(default_factory=list)
     facts: list[Evidence] = field(default_factory=list)
 
 
-def diagnosis(logs: Logs | None, verdicts: Sequence[Verdict]) -> Diagnosis | None:
+def diagnosis(logs: Logs | None, verdicts: Sequence[Verdict]) -> LogDiagnosis | None:
     """The story; None where no log was read."""
     if logs is None:
         return None
     logs = latest(logs)
     used = {evidence.event for row in _bad(verdicts) for evidence in row[1].evidence}
-    return Diagnosis(
+    return LogDiagnosis(
         first=_first(logs, verdicts),
         causes=_causes(logs, verdicts),
         consequences=_kinds(logs, meanings.CONSEQUENCES, set()),
@@ -97,7 +97,7 @@ def _bad(verdicts: Sequence[Verdict]) -> list[tuple[str, Finding]]:
     return [(verdict.code, finding) for verdict in own for finding in verdict.findings if finding.state in _BAD]
 
 
-def _first(logs: Logs, verdicts: Sequence[Verdict]) -> Told | None:
+def _first(logs: Logs, verdicts: Sequence[Verdict]) -> KindOfLines | None:
     """The earliest line that a failed check rests on."""
     orders = {e.event for _, finding in _bad(verdicts) if finding.state is State.FAIL for e in finding.evidence}
     bad = [event for event in logs.events if event.order in orders and event.sign not in meanings.CONSEQUENCES]
@@ -259,7 +259,7 @@ def _standing(
     return "sure", "no other failure here explains it" if further else "the only cause that these lines show"
 
 
-def _kinds(logs: Logs, known: dict[str, str], used: Container[object]) -> list[Told]:
+def _kinds(logs: Logs, known: dict[str, str], used: Container[object]) -> list[KindOfLines]:
     """A line for each kind, with how often it is there. used: LogEvent.order of those that findings rest on."""
     kinds: dict[str, list[LogEvent]] = {}
     for event in logs.events:
@@ -269,9 +269,9 @@ def _kinds(logs: Logs, known: dict[str, str], used: Container[object]) -> list[T
     return tolds[:_MOST_TOLD]
 
 
-def _told(events: Sequence[LogEvent], why: str = "") -> Told:
+def _told(events: Sequence[LogEvent], why: str = "") -> KindOfLines:
     first = events[0]
-    return Told(
+    return KindOfLines(
         text=first.text.strip()[:_TEXT],
         place=_place(first),
         count=sum(event.count for event in events),

@@ -6,7 +6,7 @@ import textwrap
 
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document
-from ncclcheck.reports.subjects.logs.answer.story import TELL_LITTLE, Cause, Diagnosis, Told
+from ncclcheck.reports.subjects.logs.answer.story import TELL_LITTLE, Cause, KindOfLines, LogDiagnosis
 from ncclcheck.reports.subjects.logs.words.wording import SAY_OF_WHY
 from ncclcheck.reports.text.words.fold import many
 from ncclcheck.reports.text.words.wrapping import wrapped
@@ -114,7 +114,7 @@ def _row(label: str, value: str, width: int) -> list[str]:
     )
 
 
-def _first(diagnosis: Diagnosis, width: int) -> str:
+def _first(diagnosis: LogDiagnosis, width: int) -> str:
     if diagnosis.first is None:
         return ""
     who = f" ({diagnosis.first.where})" if str(diagnosis.first.where) else ""
@@ -122,7 +122,7 @@ def _first(diagnosis: Diagnosis, width: int) -> str:
     return "\n".join([*lines, *_wrapped(diagnosis.first.text, width)])
 
 
-def _causes(diagnosis: Diagnosis, width: int) -> str:
+def _causes(diagnosis: LogDiagnosis, width: int) -> str:
     if not diagnosis.causes:
         return ""
     lines = ["Causes, the likeliest first:"]
@@ -136,7 +136,7 @@ def _said(cause: Cause) -> str:
     return f"{who}{cause.what} [{cause.confidence}: {cause.reason}]"
 
 
-def _kinds(head: str, tolds: list[Told], width: int) -> str:
+def _kinds(head: str, tolds: list[KindOfLines], width: int) -> str:
     if not tolds:
         return ""
     lines = [head]

@@ -6,8 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ncclcheck.reports.subjects.logs.flight.state import State, needs_all
-from ncclcheck.reports.subjects.logs.flight.waits import Call, Waits
+from ncclcheck.reports.subjects.logs.flight.state import FlightState, needs_all
+from ncclcheck.reports.subjects.logs.flight.waits import AwaitedCall, Waits
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class GivenUp:
     equally far, as they do where it failed.
     """
 
-    call: Call
+    call: AwaitedCall
     behind: list[int]
     ahead: list[int]
     together: bool
@@ -38,7 +38,7 @@ def given_up(waits: Waits) -> list[GivenUp]:
     return [up for up in ups if up and not waits.is_mismatched(up.call)]
 
 
-def _in_group(state: State, group: int, over: dict[int, str], known: set[int]) -> Iterator[GivenUp]:
+def _in_group(state: FlightState, group: int, over: dict[int, str], known: set[int]) -> Iterator[GivenUp]:
     entered, ended = state.entered[group], state.ended[group]
     members = [rank for rank in state.members(group) if rank in state.dumps and rank not in known]
     for seq, op in sorted(over.items()):
@@ -46,9 +46,9 @@ def _in_group(state: State, group: int, over: dict[int, str], known: set[int]) -
         if behind and needs_all(op):
             ahead = sorted(rank for rank, last in ended.items() if last >= seq)
             together = len(behind) < len(ahead) and len({entered[rank] for rank in ahead}) == 1
-            yield GivenUp(Call(group, seq, op), behind, ahead, together)
+            yield GivenUp(AwaitedCall(group, seq, op), behind, ahead, together)
 
 
-def _tells(state: State, rank: int, group: int) -> bool:
+def _tells(state: FlightState, rank: int, group: int) -> bool:
     """A rank of whose calls the newest are of other groups may have entered what was overwritten."""
     return rank in state.entered[group] or not state.dumps[rank].entries

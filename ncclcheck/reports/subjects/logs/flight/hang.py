@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from ncclcheck.reports.subjects.logs.flight import words as text
-from ncclcheck.reports.subjects.logs.flight.state import State
-from ncclcheck.reports.subjects.logs.flight.waits import Call, Waits
+from ncclcheck.reports.subjects.logs.flight.state import FlightState
+from ncclcheck.reports.subjects.logs.flight.waits import AwaitedCall, Waits
 from ncclcheck.reports.text.words.fold import fold_ranks
 
 
-def odd_in(waits: Waits, call: Call) -> tuple[list[int], str]:
+def odd_in(waits: Waits, call: AwaitedCall) -> tuple[list[int], str]:
     """The few that differ, and what is said of them; nobody where all are alike.
 
     They alone did not see the end, or have not begun on the GPU, or entered less after it: programs run ahead of
@@ -27,7 +27,7 @@ def odd_in(waits: Waits, call: Call) -> tuple[list[int], str]:
     return _behind(state, call)
 
 
-def _behind(state: State, call: Call) -> tuple[list[int], str]:
+def _behind(state: FlightState, call: AwaitedCall) -> tuple[list[int], str]:
     entered = state.entered[call.group]
     furthest = max(entered.values(), default=call.seq)
     behind = sorted(rank for rank, seq in entered.items() if seq < furthest)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ncclcheck.probes.facts import FlightCall
-from ncclcheck.reports.subjects.logs.flight.state import State, needs_all
+from ncclcheck.reports.subjects.logs.flight.state import FlightState, needs_all
 
 Kind = Literal["operation", "size", "type", "total"]
 Calls = Mapping[int, FlightCall]
@@ -17,7 +17,7 @@ _UNEVEN = ("broadcast_oop", "ALLGATHER_coalesced")  # parts of an all-gather who
 
 
 @dataclass(frozen=True)
-class Mismatch:
+class CallMismatch:
     """The first call of a group that does not fit. variants: what was called -> by whom, most ranks first.
 
     odd: the ranks that differ from most; empty where no side has more ranks. step: 1 where all of them are a call
@@ -33,7 +33,7 @@ class Mismatch:
     step: int = 0
 
 
-def mismatches(state: State) -> list[Mismatch]:
+def mismatches(state: FlightState) -> list[CallMismatch]:
     """The first mismatch of each group; what comes after it follows from it."""
     groups: dict[int, dict[int, dict[int, FlightCall]]] = defaultdict(lambda: defaultdict(dict))
     for dump in state.dumps.values():
@@ -47,7 +47,7 @@ def mismatches(state: State) -> list[Mismatch]:
     )
 
 
-def _in_group(state: State, group: int, by_seq: dict[int, dict[int, FlightCall]]) -> Iterator[Mismatch]:
+def _in_group(state: FlightState, group: int, by_seq: dict[int, dict[int, FlightCall]]) -> Iterator[CallMismatch]:
     for seq in sorted(by_seq):
         calls = by_seq[seq]
         for kind, variants in (
@@ -59,17 +59,17 @@ def _in_group(state: State, group: int, by_seq: dict[int, dict[int, FlightCall]]
                 yield _made(group, seq, kind, variants, by_seq)  # type: ignore[arg-type]
                 return
         if len(calls) == len(state.members(group)) and (variants := _totals(state, calls)):
-            yield Mismatch(group, seq, "total", variants, [], dict(calls))
+            yield CallMismatch(group, seq, "total", variants, [], dict(calls))
 
 
 def _made(
     group: int, seq: int, kind: Kind, by_word: dict[str, list[int]], by_seq: dict[int, dict[int, FlightCall]]
-) -> Mismatch:
+) -> CallMismatch:
     variants = dict(sorted(by_word.items(), key=lambda pair: -len(pair[1])))
     first, second, *_ = variants.values()
     odd = sorted(rank for ranks in [*variants.values()][1:] for rank in ranks) if len(first) > len(second) else []
     step = _step(seq, odd, first[0], by_seq) if odd and kind == "operation" else 0
-    return Mismatch(group, seq, kind, variants, odd, dict(by_seq[seq]), step)
+    return CallMismatch(group, seq, kind, variants, odd, dict(by_seq[seq]), step)
 
 
 def _step(seq: int, odd: list[int], other: int, by_seq: dict[int, dict[int, FlightCall]]) -> int:
@@ -112,7 +112,7 @@ def _types(calls: Calls) -> dict[str, list[int]]:
     return _by(calls, {rank: call.dtype_in for rank, call in telling.items() if call.elements_in})
 
 
-def _totals(state: State, calls: Calls) -> dict[str, list[int]]:
+def _totals(state: FlightState, calls: Calls) -> dict[str, list[int]]:
     """In an all-to-all as much must come out as goes in; the forms before 2.4 do not tell these sizes."""
     if any(_is_old(state.dumps[rank].version) or "all_to_all" not in call.op for rank, call in calls.items()):
         return {}
@@ -143,7 +143,7 @@ class Misfit:
     receive: FlightCall
 
 
-def misfits(state: State) -> list[Misfit]:
+def misfits(state: FlightState) -> list[Misfit]:
     """Sends and receives that do not fit, where both sides have as many in hand."""
     hand: dict[tuple[int, int, int], tuple[list[FlightCall], list[FlightCall]]] = defaultdict(lambda: ([], []))
     for rank, pending in state.pending.items():

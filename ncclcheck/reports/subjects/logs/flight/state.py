@@ -12,7 +12,7 @@ _NEED_ALL = ("all_reduce", "allreduce", "all_gather", "allgather", "reduce_scatt
 
 
 @dataclass(frozen=True)
-class Stopped:
+class StoppedRank:
     """A rank whose record ends before its peers': `calls` of one group that must have ended are unfinished in it.
 
     seen: the last of them that `peer` saw the end of.
@@ -26,7 +26,7 @@ class Stopped:
 
 
 @dataclass
-class State:
+class FlightState:
     """The dumps by rank. entered, ended: group -> rank -> the number of the last collective.
 
     failed_too: groups of which `ended` also counts calls that failed.
@@ -36,7 +36,7 @@ class State:
     dumps: dict[int, FlightDump]
     entered: dict[int, dict[int, int]]
     ended: dict[int, dict[int, int]]
-    stopped: dict[int, Stopped] = field(default_factory=dict)
+    stopped: dict[int, StoppedRank] = field(default_factory=dict)
     pending: dict[int, list[FlightCall]] = field(default_factory=dict)
     failed_too: set[int] = field(default_factory=set)
 
@@ -64,7 +64,7 @@ def needs_all(op: str) -> bool:
     return op.lstrip("_").lower().startswith(_NEED_ALL)
 
 
-def state(flight: Flight) -> State:
+def state(flight: Flight) -> FlightState:
     """What the dumps of a job say together."""
     entered: dict[int, dict[int, int]] = defaultdict(dict)
     ended: dict[int, dict[int, int]] = defaultdict(dict)
@@ -74,7 +74,7 @@ def state(flight: Flight) -> State:
                 entered[count.group][dump.rank] = count.entered
             if count.ended is not None:
                 ended[count.group][dump.rank] = count.ended
-    made = State(flight, {dump.rank: dump for dump in flight.dumps}, entered, ended)
+    made = FlightState(flight, {dump.rank: dump for dump in flight.dumps}, entered, ended)
     made.failed_too = {count.group for dump in flight.dumps for count in dump.counts if count.failed_too}
     certain = {group: ranks for group, ranks in ended.items() if group not in made.failed_too}
     latest = {group: max(ranks, key=lambda rank: ranks[rank]) for group, ranks in certain.items()}
@@ -85,9 +85,9 @@ def state(flight: Flight) -> State:
     return made
 
 
-def _stopped(made: State, dump: FlightDump, latest: dict[int, int]) -> Stopped | None:
+def _stopped(made: FlightState, dump: FlightDump, latest: dict[int, int]) -> StoppedRank | None:
     """A peer saw a collective end that needs this rank, so the rank had ended all that it entered before."""
-    stops: list[Stopped] = []
+    stops: list[StoppedRank] = []
     by_group: dict[int, list[FlightCall]] = defaultdict(list)
     for call in dump.calls:
         if call.state != "completed" and call.peer is None:
@@ -98,11 +98,11 @@ def _stopped(made: State, dump: FlightDump, latest: dict[int, int]) -> Stopped |
         seen = [call.seq for call in calls if call.seq <= made.ended[group][peer] and needs_all(call.op)]
         unnoticed = [call for call in calls if seen and call.seq < max(seen)]
         if unnoticed:
-            stops.append(Stopped(dump.rank, group, unnoticed, max(seen), peer))
+            stops.append(StoppedRank(dump.rank, group, unnoticed, max(seen), peer))
     return max(stops, key=lambda stopped: len(stopped.calls), default=None)
 
 
-def _pending(made: State, dump: FlightDump) -> list[FlightCall]:
+def _pending(made: FlightState, dump: FlightDump) -> list[FlightCall]:
     """What the rank waits for. Nothing is known of a rank whose record stopped."""
     if dump.rank in made.stopped:
         return []
@@ -110,5 +110,5 @@ def _pending(made: State, dump: FlightDump) -> list[FlightCall]:
     return [call for call in unfinished if not _is_over(made, dump.rank, call)]
 
 
-def _is_over(made: State, rank: int, call: FlightCall) -> bool:
+def _is_over(made: FlightState, rank: int, call: FlightCall) -> bool:
     return call.peer is None and call.seq <= made.ended[call.group].get(rank, -1)

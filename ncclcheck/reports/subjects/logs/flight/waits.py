@@ -10,12 +10,12 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ncclcheck.probes.facts import FlightCall
-from ncclcheck.reports.subjects.logs.flight.match import Mismatch, mismatches
-from ncclcheck.reports.subjects.logs.flight.state import State
+from ncclcheck.reports.subjects.logs.flight.match import CallMismatch, mismatches
+from ncclcheck.reports.subjects.logs.flight.state import FlightState
 
 
 @dataclass(frozen=True)
-class Call:
+class AwaitedCall:
     """A collective by its number; or the sends or receives of one rank with another, where src is not None."""
 
     group: int
@@ -25,22 +25,22 @@ class Call:
     dst: int | None = None
 
 
-Node = int | Call
+Node = int | AwaitedCall
 
 
 @dataclass
 class Waits:
     """What waits for what. standing: rank -> the call that it stands in, with its own record of it."""
 
-    state: State
-    standing: dict[int, tuple[Call, FlightCall]]
-    after: dict[Node, list[int] | list[Call]]
-    mismatched: dict[int, Mismatch]
+    state: FlightState
+    standing: dict[int, tuple[AwaitedCall, FlightCall]]
+    after: dict[Node, list[int] | list[AwaitedCall]]
+    mismatched: dict[int, CallMismatch]
 
     @property
     def causes(self) -> list[int]:
         """Ranks that others wait for and that wait for nobody themselves."""
-        awaited = {rank for node, after in self.after.items() if isinstance(node, Call) for rank in after}
+        awaited = {rank for node, after in self.after.items() if isinstance(node, AwaitedCall) for rank in after}
         return sorted(rank for rank in awaited if isinstance(rank, int) and not self.after.get(rank))
 
     @property
@@ -49,25 +49,25 @@ class Waits:
         return bool(self.state.stopped) or any(rank in self.state.dumps for rank in self.causes)
 
     @property
-    def hanging(self) -> list[Call]:
+    def hanging(self) -> list[AwaitedCall]:
         """Calls that nobody keeps from their end, and that do not end."""
         return [
             node for node, after in self.after.items()
-            if isinstance(node, Call) and not after and not self.is_mismatched(node)
+            if isinstance(node, AwaitedCall) and not after and not self.is_mismatched(node)
         ]  # fmt: skip
 
-    def is_mismatched(self, call: Call) -> bool:
+    def is_mismatched(self, call: AwaitedCall) -> bool:
         """Whether ranks had called different things in this group before: what follows is a consequence."""
         mismatch = self.mismatched.get(call.group)
         return mismatch is not None and (call.src is not None or mismatch.seq <= call.seq)
 
-    def waiting(self, call: Call) -> list[int]:
+    def waiting(self, call: AwaitedCall) -> list[int]:
         """Ranks that stand in this call."""
         return sorted(rank for rank, (standing, _) in self.standing.items() if standing == call)
 
-    def awaiting(self, rank: int) -> list[Call]:
+    def awaiting(self, rank: int) -> list[AwaitedCall]:
         """Calls that do not end because of this rank."""
-        return [node for node, after in self.after.items() if isinstance(node, Call) and rank in after]
+        return [node for node, after in self.after.items() if isinstance(node, AwaitedCall) and rank in after]
 
     def circle(self) -> list[int]:
         """Ranks that wait for each other, and whose chains end nowhere else."""
@@ -79,9 +79,9 @@ class Waits:
             left = followed
 
 
-def waits(state: State) -> Waits:
+def waits(state: FlightState) -> Waits:
     """Who waits for whom in a job."""
-    standing: dict[int, tuple[Call, FlightCall]] = {}
+    standing: dict[int, tuple[AwaitedCall, FlightCall]] = {}
     for rank, pending in state.pending.items():
         if first := _first(pending):
             standing[rank] = (_named(rank, first), first)
@@ -98,18 +98,18 @@ def _first(pending: list[FlightCall]) -> FlightCall | None:
     return next((call for call in pending if call.op != "send"), next(iter(pending), None))
 
 
-def _named(rank: int, call: FlightCall) -> Call:
+def _named(rank: int, call: FlightCall) -> AwaitedCall:
     if call.peer is None:
-        return Call(call.group, call.seq)
+        return AwaitedCall(call.group, call.seq)
     src, dst = (rank, call.peer) if call.op == "send" else (call.peer, rank)
-    return Call(call.group, op=call.op, src=src, dst=dst)
+    return AwaitedCall(call.group, op=call.op, src=src, dst=dst)
 
 
-def _blockers(made: Waits, call: Call) -> list[int]:
+def _blockers(made: Waits, call: AwaitedCall) -> list[int]:
     return _keep_pair(made, call) if call.src is not None else _keep_all(made, call)
 
 
-def _keep_all(made: Waits, call: Call) -> list[int]:
+def _keep_all(made: Waits, call: AwaitedCall) -> list[int]:
     """Who did not enter, by what dumps say; else who shows nothing of this group; else who left no dump.
 
     Where all have entered: whose record stopped, or who stands in another call before this one.
@@ -127,13 +127,13 @@ def _keep_all(made: Waits, call: Call) -> list[int]:
     return [rank for rank in ahead if _order(state, rank, call) > own[rank][1].order]
 
 
-def _order(state: State, rank: int, call: Call) -> int:
+def _order(state: FlightState, rank: int, call: AwaitedCall) -> int:
     """When the rank entered this call, among its own; -1 where it is over or not told."""
     own = state.own(rank, call.group, call.seq)
     return own.order if own else -1
 
 
-def _keep_pair(made: Waits, call: Call) -> list[int]:
+def _keep_pair(made: Waits, call: AwaitedCall) -> list[int]:
     """Sends are taken in their order: who has fewer in hand than the other side did not call it."""
     src, dst = call.src or 0, call.dst or 0
     sends = _in_hand(made.state, call.group, src, "send", dst)
@@ -147,12 +147,12 @@ def _keep_pair(made: Waits, call: Call) -> list[int]:
     return [other]
 
 
-def _in_hand(state: State, group: int, rank: int, op: str, peer: int) -> int:
+def _in_hand(state: FlightState, group: int, rank: int, op: str, peer: int) -> int:
     calls = state.pending.get(rank, [])
     return sum((call.group, call.op, call.peer) == (group, op, peer) for call in calls)
 
 
-def _without_end(after: dict[Node, list[int] | list[Call]]) -> set[Node]:
+def _without_end(after: dict[Node, list[int] | list[AwaitedCall]]) -> set[Node]:
     """Nodes from which no chain comes to an end."""
     before: dict[Node, list[Node]] = defaultdict(list)
     for node, follows in after.items():

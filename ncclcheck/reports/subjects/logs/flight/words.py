@@ -6,8 +6,8 @@ from collections.abc import Collection, Iterable
 
 from ncclcheck.probes.facts import FlightCall, FlightGroup
 from ncclcheck.reports.judgement.findings import Evidence, Where, seen
-from ncclcheck.reports.subjects.logs.flight.state import State
-from ncclcheck.reports.subjects.logs.flight.waits import Call
+from ncclcheck.reports.subjects.logs.flight.state import FlightState
+from ncclcheck.reports.subjects.logs.flight.waits import AwaitedCall
 from ncclcheck.reports.text.words.fold import fold_ranks
 
 _MOST_KINDS = 4  # lines: of ranks that came equally far in a group; chosen
@@ -44,7 +44,7 @@ def group(one: FlightGroup) -> str:
     return name if len(name) < 70 else f"{name[:67]}..."
 
 
-def call(state: State, one: Call) -> str:
+def call(state: FlightState, one: AwaitedCall) -> str:
     """`all_reduce 812 of TENSOR_PARALLEL (35)`, `send from rank 3 to rank 7 in PIPELINE (43)`."""
     name = group(state.group(one.group))
     if one.src is not None:
@@ -54,7 +54,7 @@ def call(state: State, one: Call) -> str:
     return f"{op} {one.seq} of {name}"
 
 
-def entering(state: State, one: Call) -> str:
+def entering(state: FlightState, one: AwaitedCall) -> str:
     """`enter all_reduce 812 of ..., in which`, `send to rank 1 in ..., for which`."""
     name = group(state.group(one.group))
     if one.op == "recv":
@@ -64,7 +64,7 @@ def entering(state: State, one: Call) -> str:
     return f"enter {call(state, one)}, in which"
 
 
-def record(state: State, rank: int, one: FlightCall) -> Evidence:
+def record(state: FlightState, rank: int, one: FlightCall) -> Evidence:
     """One line of a rank's dump."""
     sizes = f"{one.elements_in} {one.dtype_in}".strip()
     to = f" with rank {one.peer}" if one.peer is not None else f" {one.seq}"
@@ -74,13 +74,13 @@ def record(state: State, rank: int, one: FlightCall) -> Evidence:
     return seen(where_of(state, rank), f"{one.op}{to} of {name}: {_OVER if over else one.state}, {sizes}{place}")
 
 
-def where_of(state: State, rank: int) -> str:
+def where_of(state: FlightState, rank: int) -> str:
     """The file of a rank's dump, its folders left out."""
     dump = state.dumps.get(rank)
     return f"{dump.file.replace(chr(92), '/').rsplit('/', 1)[-1]} (rank {rank})" if dump else f"rank {rank}"
 
 
-def counts(state: State, group_index: int, among: Iterable[int]) -> list[Evidence]:
+def counts(state: FlightState, group_index: int, among: Iterable[int]) -> list[Evidence]:
     """How far ranks came in one group, a line for those that came equally far."""
     by_count: dict[tuple[int | None, int | None], list[int]] = {}
     for rank in sorted(set(among)):

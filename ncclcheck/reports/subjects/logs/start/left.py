@@ -6,30 +6,30 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
-from ncclcheck.reports.subjects.logs.logged import in_order, said
+from ncclcheck.reports.subjects.logs.logged import events_of, in_order
 from ncclcheck.reports.subjects.logs.reported import owner_of
 
 
-class Left(NamedTuple):
+class LeftProcess(NamedTuple):
     """A process that went first, and the line that says so."""
 
     process: LogProcess
     by: LogEvent
 
 
-def first_to_leave(logs: Logs, follow: Iterable[LogEvent]) -> Left | None:
+def first_to_leave(logs: Logs, follow: Iterable[LogEvent]) -> LeftProcess | None:
     """The first whose connection another one of its host saw closed; else the one silent process of a named host.
 
     follow: lines that only say that a peer is gone.
     """
-    for event in in_order(said(logs, "service-closed")):
+    for event in in_order(events_of(logs, "service-closed")):
         here = sorted(
             (process for process in _of_job(logs) if process.host == event.host),
             key=lambda process: process.rank or 0,
         )
         local = int(event.fields["local"])
         if here and here[0].local_ranks == len(here) > local and not here[local].ended:
-            return Left(here[local], event)
+            return LeftProcess(here[local], event)
         break
     named = next((event for event in follow if event.fields.get("peer")), None)
     if named is None:
@@ -37,7 +37,7 @@ def first_to_leave(logs: Logs, follow: Iterable[LogEvent]) -> Left | None:
     peer = named.fields["peer"].partition("%")[0]
     host = owner_of(logs, peer) or peer
     there = [process for process in _of_job(logs) if process.host == host and not _complained(logs, process)]
-    return Left(there[0], named) if len(there) == 1 else None
+    return LeftProcess(there[0], named) if len(there) == 1 else None
 
 
 def _of_job(logs: Logs) -> list[LogProcess]:

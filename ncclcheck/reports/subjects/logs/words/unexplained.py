@@ -143,7 +143,7 @@ def last_words(logs: Logs) -> list[LogEvent]:
     ]
 
 
-class Behind(NamedTuple):
+class UsualCause(NamedTuple):
     """What usually stands behind a line that names no cause, and what would show it."""
 
     words: re.Pattern[str]
@@ -154,7 +154,7 @@ class Behind(NamedTuple):
 
 _RAY = "ls /tmp/ray/session_latest/logs"
 _BEHIND = tuple(
-    Behind(re.compile(words), usually, shows, command)
+    UsualCause(re.compile(words), usually, shows, command)
     for words, usually, shows, command in (
         (r"ncclSystemError|unhandled system error",
          "a socket, a segment of shared memory or an RDMA call failed on that host",
@@ -200,7 +200,7 @@ _BEHIND = tuple(
          "the log to its end, of each rank", ""),
     )
 )  # fmt: skip
-_ANYTHING = Behind(
+_ANYTHING = UsualCause(
     re.compile(""),
     "the program or a library gave up",
     "the lines before it, and NCCL's own",
@@ -208,6 +208,6 @@ _ANYTHING = Behind(
 )
 
 
-def behind(text: str) -> Behind:
+def behind(text: str) -> UsualCause:
     """By the words of the line."""
     return next((kind for kind in _BEHIND if kind.words.search(text)), _ANYTHING)

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Groups(Generic[T]):
+class ValueGroups(Generic[T]):
     """Nodes by their value, the largest group first."""
 
     groups: list[tuple[T, list[str]]]
@@ -39,12 +39,12 @@ class Groups(Generic[T]):
         return "; ".join(f"{value} on {fold_names(nodes)}" for value, nodes in self.groups)
 
 
-def group(values: Mapping[str, T]) -> Groups[T]:
+def group(values: Mapping[str, T]) -> ValueGroups[T]:
     """Put the nodes of each value together."""
     by_value: dict[T, list[str]] = {}
     for node, value in values.items():
         by_value.setdefault(value, []).append(node)
-    return Groups(sorted(by_value.items(), key=lambda item: -len(item[1])))
+    return ValueGroups(sorted(by_value.items(), key=lambda item: -len(item[1])))
 
 
 def disagreements(

@@ -12,7 +12,7 @@ from ncclcheck.reports.subjects.nodes.directories import mounted, working
 
 
 @dataclass(frozen=True)
-class Groups:
+class DirectoryGroups:
     """marks: what each node found. together: nodes of one directory, the largest group first.
 
     known: nodes that looked for a file, or whose file was looked for. missing: (a, b) where a did not find the
@@ -39,7 +39,7 @@ class Groups:
         return shared[0] if len(shared) == 1 else []
 
     @property
-    def apart(self) -> list[Groups]:
+    def apart(self) -> list[DirectoryGroups]:
         """By nodes that looked for each other's files: in merged results those of one run did, and no others."""
         group_of = {name: index for index, group in enumerate(self.together) for name in group}
         links = {(str(group_of[a]), str(group_of[b])) for a, b in self.missing}
@@ -63,7 +63,7 @@ class Groups:
         return mounted(self.mounts[node]) if node in self.mounts else "a file system that was not seen"
 
 
-def groups(cluster: Cluster) -> Groups:
+def groups(cluster: Cluster) -> DirectoryGroups:
     """What the nodes of this cluster found; no group where they did not look."""
     names = [node.name for node in cluster.nodes]
     of_node = {reach.node: reach.marks for reach in cluster.measurements.reach if reach.node in names}
@@ -74,7 +74,7 @@ def groups(cluster: Cluster) -> Groups:
     together = connected([name for name in names if name in known], seen)
     group_of = {name: index for index, group in enumerate(together) for name in group}
     places = {node.name: working(node) for node in cluster.nodes}
-    return Groups(
+    return DirectoryGroups(
         marks=marks,
         unread={node: marks for node, marks in of_node.items() if isinstance(marks, Unread)},
         together=together,

@@ -32,7 +32,7 @@ class _Vote(Struct, frozen=True):
     about_it: bool
 
 
-def told(commands: Iterable[str]) -> Iterator[tuple[str, str | None]]:
+def assignments(commands: Iterable[str]) -> Iterator[tuple[str, str | None]]:
     """The variables that these commands export, with the value, and that they unset."""
     for line in commands:
         typed = line.partition(" #")[0].strip()
@@ -45,7 +45,11 @@ def told(commands: Iterable[str]) -> Iterator[tuple[str, str | None]]:
 def told_by(verdicts: Iterable[Verdict]) -> dict[str, str | None]:
     """What fixes say of each variable."""
     return {
-        name: value for v in verdicts for f in v.findings for r in f.remedies for name, value in told(r.commands)
+        name: value
+        for v in verdicts
+        for f in v.findings
+        for r in f.remedies
+        for name, value in assignments(r.commands)
     }
 
 
@@ -55,7 +59,7 @@ def fitted(verdicts: Sequence[Verdict]) -> list[Verdict]:
     for verdict in verdicts:
         for finding in verdict.findings:
             for remedy in finding.remedies:
-                for name, value in told(remedy.commands):
+                for name, value in assignments(remedy.commands):
                     node, about_it = finding.where.node, name in finding.what
                     votes[name].append(_Vote(verdict.code, finding.state.rank, node, value, about_it))
     chosen = {name: _chosen(cast) for name, cast in votes.items() if len({vote.value for vote in cast}) > 1}
@@ -76,14 +80,14 @@ def _chosen(cast: Sequence[_Vote]) -> _Vote:
 
 
 def _heard(finding: Finding, chosen: dict[str, _Vote]) -> Finding:
-    if not any(name in chosen for remedy in finding.remedies for name, _ in told(remedy.commands)):
+    if not any(name in chosen for remedy in finding.remedies for name, _ in assignments(remedy.commands)):
         return finding
     return replace(finding, remedies=[_kept(remedy, chosen) for remedy in finding.remedies])
 
 
 def _kept(remedy: Remedy, chosen: dict[str, _Vote]) -> Remedy:
     """Without what is outvoted, and with the check that is followed in its place."""
-    lost = [name for name, value in told(remedy.commands) if name in chosen and chosen[name].value != value]
+    lost = [name for name, value in assignments(remedy.commands) if name in chosen and chosen[name].value != value]
     if not lost:
         return remedy
     lines = [kept for line in remedy.commands if (kept := _without(line, lost))]

@@ -87,7 +87,7 @@ _SHARED: tuple[tuple[str, str], ...] = (
 _SAID = re.compile(r"\bundo(es)?\b")
 
 
-def said(text: str, commands: Sequence[str]) -> str:
+def with_touched(text: str, commands: Sequence[str]) -> str:
     """The text with what its commands touch, each kind once; as it stands where it says so itself."""
     if _SAID.search(" ".join((text, *commands))):
         return text
