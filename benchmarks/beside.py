@@ -78,15 +78,17 @@ class Scene(NamedTuple):
 
 
 def _hang(scene: Scene) -> tuple[list[int], str]:
-    said = scene.run(*PYTHON, "-m", "ncclcheck", "hang", "-q", "-o", "json")
-    named = hang_runs.accused(json.loads(said[said.index("{") : said.rindex("}") + 1]))
-    return sorted({one.rank for one in named if one.rank is not None}), "\n".join(one.what for one in named)
+    output = scene.run(*PYTHON, "-m", "ncclcheck", "hang", "-q", "-o", "json")
+    named = hang_runs.accused(json.loads(output[output.index("{") : output.rindex("}") + 1]))
+    return sorted({culprit.rank for culprit in named if culprit.rank is not None}), "\n".join(
+        culprit.what for culprit in named
+    )
 
 
 def _py_spy(scene: Scene) -> tuple[list[int], str]:
     tool = shutil.which("py-spy", path=f"{Path(sys.executable).parent}:/usr/bin:/usr/local/bin") or "py-spy"
-    said = {rank: scene.run(tool, "dump", "--pid", str(pid), limit=20) for rank, pid in scene.pids.items()}
-    return _odd({rank: _main_of(text) for rank, text in said.items()}), json.dumps(said, indent=1)
+    dumps = {rank: scene.run(tool, "dump", "--pid", str(pid), limit=20) for rank, pid in scene.pids.items()}
+    return _odd({rank: _main_of(text) for rank, text in dumps.items()}), json.dumps(dumps, indent=1)
 
 
 def _main_of(text: str) -> str:
@@ -113,12 +115,14 @@ def _stacks(scene: Scene) -> tuple[list[int], str]:
 
 def _main_threads(page: str) -> dict[int, str]:
     """Rank -> the innermost frames of the thread that began the program, in faulthandler's words."""
-    found: dict[int, str] = {}
+    stacks: dict[int, str] = {}
     for rank, block in re.findall(r"Rank (\d+): http(.*?)(?=Rank \d+: http|\Z)", html.unescape(page), re.DOTALL):
-        threads = [re.findall(r'File "([^"]*)", line (\d+) in (\S+)', one) for one in block.split("hread 0x")]
+        threads = [
+            re.findall(r'File "([^"]*)", line (\d+) in (\S+)', thread) for thread in block.split("hread 0x")
+        ]
         main = next((frames for frames in threads if frames and frames[-1][2] == "<module>"), [])
-        found[int(rank)] = "\n".join(map(":".join, main[:_FRAMES])) or "no stack"
-    return found
+        stacks[int(rank)] = "\n".join(map(":".join, main[:_FRAMES])) or "no stack"
+    return stacks
 
 
 def _trace_page(scene: Scene) -> tuple[list[int], str]:
@@ -127,14 +131,14 @@ def _trace_page(scene: Scene) -> tuple[list[int], str]:
 
 
 def _torchfrtrace(scene: Scene) -> tuple[list[int], str]:
-    said = scene.run(*PYTHON, "-m", "torch.distributed.flight_recorder.fr_trace", str(scene.folder / "dumps"))
-    return _accused(said), said
+    output = scene.run(*PYTHON, "-m", "torch.distributed.flight_recorder.fr_trace", str(scene.folder / "dumps"))
+    return _accused(output), output
 
 
 def _accused(text: str) -> list[int]:
     """Ranks that its words hold responsible: missing, or culprit."""
-    found = re.findall(r"(?:missing ranks?|[Cc]ulprit rank)\D{0,12}([\d, ]+)", text)
-    return sorted({int(number) for one in found for number in re.findall(r"\d+", one)})
+    matches = re.findall(r"(?:missing ranks?|[Cc]ulprit rank)\D{0,12}([\d, ]+)", text)
+    return sorted({int(number) for numbers in matches for number in re.findall(r"\d+", numbers)})
 
 
 _TOOLS: dict[str, Callable[[Scene], tuple[list[int], str]]] = {
@@ -179,10 +183,10 @@ def main() -> None:
             if sys.argv[1:] and run.fault not in sys.argv[1:]:
                 continue
             with _scene(place, run) as scene:
-                told = {name: _asked(scene, tool) for name, tool in _TOOLS.items()}
-            for name, one in told.items():
-                (keep / f"{run.fault}, {name.replace('/', '')}.txt".replace(" ", "_")).write_text(one.text)
-            rows.append([run.fault, *(one.cell(run) for one in told.values())])
+                answers = {name: _asked(scene, tool) for name, tool in _TOOLS.items()}
+            for name, answer in answers.items():
+                (keep / f"{run.fault}, {name.replace('/', '')}.txt".replace(" ", "_")).write_text(answer.text)
+            rows.append([run.fault, *(answer.cell(run) for answer in answers.values())])
             print(*rows[-1], sep=" | ", flush=True)
     print(tabulate(rows, ["rank 1", *_TOOLS], tablefmt="github"))
 

@@ -30,8 +30,14 @@ _LIMIT_S = 90.0
 
 
 def _in_the_job(rank: Rank, place: int) -> Rank:
-    told = {"RANK": place, "WORLD_SIZE": 4, "LOCAL_RANK": place % 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": _PORT}
-    names = {name: str(value) for name, value in told.items()}
+    settings = {
+        "RANK": place,
+        "WORLD_SIZE": 4,
+        "LOCAL_RANK": place % 2,
+        "LOCAL_WORLD_SIZE": 2,
+        "MASTER_PORT": _PORT,
+    }
+    names = {name: str(value) for name, value in settings.items()}
     steps = rank.steps.replace("sync:30", "sync:240").replace("sleep:30", "sleep:240")
     env = {**rank.env, **names, "MASTER_ADDR": _ADDRESS}
     return Rank(rank.host, rank.device, steps, env, absent=rank.absent)
@@ -41,9 +47,9 @@ def _by_ncclras(lab: Lab, tool: str, pid: str) -> str:
     begun = time.monotonic()
     done = lab["h1"].run([tool, "-v"], seconds=_LIMIT_S)
     seconds = time.monotonic() - begun
-    said = re.sub(r"^.*?\n(?=Errors\n)", "", done.stdout, flags=re.DOTALL)
-    ranks = {int(one) for one in re.findall(r"^  Rank (\d+) ", said, re.MULTILINE)}
-    named = ranks == {_CULPRIT} or (not ranks and bool(pid) and f"Process {pid} " in said)
+    output = re.sub(r"^.*?\n(?=Errors\n)", "", done.stdout, flags=re.DOTALL)
+    ranks = {int(number) for number in re.findall(r"^  Rank (\d+) ", output, re.MULTILINE)}
+    named = ranks == {_CULPRIT} or (not ranks and bool(pid) and f"Process {pid} " in output)
     others = f"ranks {sorted(ranks)}" if ranks else "nobody"
     return f"{f'rank {_CULPRIT}' if named else others}, {seconds:.0f} s" + (
         " (no answer)" if not done.stdout else ""
@@ -60,20 +66,20 @@ def _by_hang(lab: Lab, program: bytes) -> str:
         path = lab.folder / "program.py"
         path.write_bytes(program)
         words = stream.arguments(_APART_S, several=True)
-        told = received.host(lab[name].run([*PYTHON, str(path), *words], seconds=_LIMIT_S).stdout, name)
+        answer = received.host(lab[name].run([*PYTHON, str(path), *words], seconds=_LIMIT_S).stdout, name)
         longest = max(longest, time.monotonic() - since)
-        mine = [process for process in told.live.processes if f":{_PORT}" in process.job]
-        live.append(replace(told.live, processes=mine))
-        ras += told.ras
+        mine = [process for process in answer.live.processes if f":{_PORT}" in process.job]
+        live.append(replace(answer.live, processes=mine))
+        ras += answer.ras
     verdicts = judge(Cluster(command="hang", measurements=Measurements(live=live, ras=ras)))
-    found = [
+    findings = [
         (verdict.code, finding)
         for verdict in verdicts
         for finding in verdict.findings
         if finding.state is State.FAIL
     ]
-    ranks = sorted({finding.where.rank for _, finding in found if finding.where.rank is not None})
-    codes = " ".join(sorted({code for code, _ in found}))
+    ranks = sorted({finding.where.rank for _, finding in findings if finding.where.rank is not None})
+    codes = " ".join(sorted({code for code, _ in findings}))
     return (f"rank {_CULPRIT}" if ranks == [_CULPRIT] else f"ranks {ranks}" if ranks else "nobody") + (
         f" ({codes}), {longest:.0f} s" if codes else f", {longest:.0f} s"
     )

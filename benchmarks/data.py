@@ -29,7 +29,7 @@ _RAISED = {"fail", "warn"}
 _NAMED = _RAISED | {"note", "unknown"}
 
 
-def found(case: Case, outcome: Outcome) -> tuple[str, ...]:
+def named(case: Case, outcome: Outcome) -> tuple[str, ...]:
     """The codes that name the case's defects; none unless every kind is named."""
     codes: list[str] = []
     for kind in case.expects:
@@ -58,7 +58,7 @@ class Result:
         """Found in every run; or, of a clean one, no alarm in any."""
         if self.case.clean:
             return not any(raised(outcome) or outcome.problem for outcome in self.outcomes)
-        return all(found(self.case, outcome) for outcome in self.outcomes)
+        return all(named(self.case, outcome) for outcome in self.outcomes)
 
     @property
     def seconds(self) -> float:
@@ -73,17 +73,17 @@ class Result:
     def row(self) -> tuple[str, str, str, str, float, str]:
         """One line of the table."""
         last = next((outcome for outcome in self.outcomes if not self._well(outcome)), self.outcomes[-1])
-        codes = found(self.case, last)
+        codes = named(self.case, last)
         verdict = ("clean" if self.good else "ALARM") if self.case.clean else " ".join(codes) or "MISSED"
         others = [
             f"{code} {state}" for code, state in last.states.items() if code not in codes and state in _NAMED
         ]
-        told = "; ".join([last.problem, *others] if last.problem else others)
+        remarks = "; ".join([last.problem, *others] if last.problem else others)
         return (
             self.case.name,
             " ".join(self.case.expects) or "-",
             verdict,
-            told,
+            remarks,
             self.seconds,
             " ".join(sorted(self.differing())),
         )

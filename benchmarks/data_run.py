@@ -51,10 +51,10 @@ def _run(case: Case, limit: float, saved: Path, scratch: str) -> Outcome:
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    said = _ended(child, limit)
+    output = _ended(child, limit)
     seconds = round(time.perf_counter() - begun, 1)
     if not saved.exists():
-        return Outcome(seconds, problem=f"no result, exit {child.returncode}: {' '.join(said.split())[-90:]}")
+        return Outcome(seconds, problem=f"no result, exit {child.returncode}: {' '.join(output.split())[-90:]}")
     return Outcome(seconds, _states(json.loads(saved.read_text())))
 
 
@@ -81,4 +81,8 @@ def _ended(child: subprocess.Popen[bytes], limit: float) -> str:
 
 
 def _states(document: dict[str, Any]) -> dict[str, str]:
-    return {one["code"]: one["state"] for one in document["verdicts"] if one["code"].startswith(("DAT", "RUN"))}
+    return {
+        verdict["code"]: verdict["state"]
+        for verdict in document["verdicts"]
+        if verdict["code"].startswith(("DAT", "RUN"))
+    }

@@ -47,10 +47,10 @@ def main() -> None:
         size = sum(path.stat().st_size for path in Path(folder).iterdir())
         wall, cpu = time.monotonic(), time.process_time()
         with store.opened(folder) as tables:
-            found = questions.asked(tables, None)
+            answer = questions.asked(tables, None)
         wall, cpu = time.monotonic() - wall, time.process_time() - cpu
     print(f"{asked.nodes} nodes, {asked.days} days, {size / 1e6:.0f} MB: {wall:.2f} s, {cpu:.2f} s of CPU")
-    fleet.compare(found)
+    fleet.compare(answer)
 
 
 class Simulated:
@@ -120,12 +120,12 @@ class Simulated:
         )
         return float(change * gone + upgrade)
 
-    def compare(self, found: Fleet) -> None:
+    def compare(self, answer: Fleet) -> None:
         """What was found of what was planted, and what was found beside it."""
-        told = {(one.node, one.metric): one for one in found.slower}
+        slower = {(fall.node, fall.metric): fall for fall in answer.slower}
         weeks, late = {0: 0, 1: 0}, []
         for (number, metric), (day, change, takes) in self.slower.items():
-            node = told.pop((self.names[number], metric), None)
+            node = slower.pop((self.names[number], metric), None)
             off = (
                 (datetime.fromisoformat(node.since) - BEGIN.replace(tzinfo=None, hour=0)).days - day
                 if node
@@ -138,8 +138,8 @@ class Simulated:
         many = [sum(t == 0 for *_, t in self.slower.values()), sum(t > 0 for *_, t in self.slower.values())]
         print(f"slower at once, week right: {weeks[0]} of {many[0]}; slowly: {weeks[1]} of {many[1]}")
         print("\n".join(f"   {line}" for line in late))
-        print(f"false: {len(told)} in {self.days / 30.4:.0f} months: {[*told][:8]}")
-        again = {(repeat.node, repeat.code) for repeat in found.repeats}
+        print(f"false: {len(slower)} in {self.days / 30.4:.0f} months: {[*slower][:8]}")
+        again = {(repeat.node, repeat.code) for repeat in answer.repeats}
         planted = {(self.names[number], code) for number, code in self.fails.items()}
         print(
             f"fail again and again: {len(again & planted)} of {len(planted)}, {len(again - planted)} beside them"
@@ -148,10 +148,10 @@ class Simulated:
             "together:",
             [
                 (together.code, together.attribute, together.value, together.failing, together.of)
-                for together in found.together
+                for together in answer.together
             ],
         )
-        for up in found.upgrades:
+        for up in answer.upgrades:
             print(
                 f"upgrade {up.attribute} {up.before} -> {up.after}, {up.nodes} nodes: {up.subject} "
                 f"{up.change:+.1%} ({up.low:+.1%} to {up.high:+.1%})"

@@ -38,10 +38,14 @@ def main() -> None:
             for trial in range(trials):
                 day, made = series(random.Random(f"{change} {takes} {trial}"), change, takes)
                 ours = drift.placed(made)
-                begins = (ours.begun if ours else -DAYS, told(made, change, ANY), told(made, change, (takes,)))
+                begins = (
+                    ours.begun if ours else -DAYS,
+                    fortnight(made, change, ANY),
+                    fortnight(made, change, (takes,)),
+                )
                 for at, begun in enumerate(begins):
                     right[at] += abs(begun - day) <= WEEK
-            rows.append((f"{change:.0%}", takes, *(f"{100 * one / trials:.0f} %" for one in right)))
+            rows.append((f"{change:.0%}", takes, *(f"{100 * count / trials:.0f} %" for count in right)))
     print(tabulate(rows, ["change", "days", "ours", "told", "all"], disable_numparse=True))
 
 
@@ -53,10 +57,10 @@ def series(chance: random.Random, change: float, takes: int) -> tuple[int, list[
     return day, [change * g + chance.gauss(0, NOISE) - o for g, o in zip(gone, outlier, strict=True)]
 
 
-def told(made: Sequence[float], change: float, durations: Sequence[int]) -> int:
+def fortnight(made: Sequence[float], change: float, durations: Sequence[int]) -> int:
     """The middle of the fortnight in which it most likely began: a fall at once is as likely as all slow ones."""
     before = [0.0, *accumulate(map(_likely, made))]
-    after = [0.0, *accumulate(_likely(one - change) for one in made)]
+    after = [0.0, *accumulate(_likely(value - change) for value in made)]
     logs: dict[int, list[float]] = {}
     for takes in durations:
         weight = 0.0 if takes else log(max(1, len(durations) - 1))
@@ -67,7 +71,7 @@ def told(made: Sequence[float], change: float, durations: Sequence[int]) -> int:
             )
             logs.setdefault(begun, []).append(weight + before[begun] + falling + after[DAYS] - after[end])
     most = max(map(max, logs.values()))
-    share = {begun: sum(exp(one - most) for one in listed) for begun, listed in logs.items()}
+    share = {begun: sum(exp(chance - most) for chance in listed) for begun, listed in logs.items()}
     return max(share, key=lambda day: sum(share.get(day + off, 0.0) for off in range(-WEEK, WEEK + 1)))
 
 

@@ -51,10 +51,10 @@ def main() -> None:
             _write(Path(folder), asked.nodes, 1 if asked.plain else size)
             os._exit(0)
         os.waitpid(pid, 0)
-        told = sum(path.stat().st_size for path in Path(folder).glob("n*"))
+        received = sum(path.stat().st_size for path in Path(folder).glob("n*"))
         if not asked.plain:
             _one_relay(Path(folder), size)
-        _gathered(Path(folder), asked.nodes, told, plain=asked.plain)
+        _gathered(Path(folder), asked.nodes, received, plain=asked.plain)
 
 
 def _write(folder: Path, nodes: int, size: int) -> None:
@@ -113,7 +113,7 @@ def _one_relay(folder: Path, size: int) -> None:
     )
 
 
-def _gathered(folder: Path, nodes: int, told: int, *, plain: bool) -> None:
+def _gathered(folder: Path, nodes: int, received: int, *, plain: bool) -> None:
     """Node rank 0, from its first ssh to the last facts."""
     if plain:
         ssh.RELAYED_FROM = nodes + 1
@@ -128,7 +128,7 @@ def _gathered(folder: Path, nodes: int, told: int, *, plain: bool) -> None:
     print(
         f"{nodes} hosts, {'no relays' if plain else f'{len(links)} relays'}: facts of "
         f"{len(session.gathered.answered)} in {spent:.1f} s, {used.ru_utime + used.ru_stime:.1f} s of CPU, "
-        f"{used.ru_maxrss / 1e3:.0f} MB, {told / 1e6:.1f} MB received, {threads} threads, {files} files"
+        f"{used.ru_maxrss / 1e3:.0f} MB, {received / 1e6:.1f} MB received, {threads} threads, {files} files"
     )
     session.close()
 

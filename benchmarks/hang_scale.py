@@ -58,7 +58,7 @@ def _rank(rank: int, world: int, ranks: int, stopped: int) -> dict[str, Any]:
     ends = [(rank + 1) % world, (rank - 1) % world]
     far = [f"{_address(other // ranks)}:{40000 + other % ranks}" for other in ends]
     near = f"{_address(at)}:{30000 + rank % ranks}"
-    links = [{"near": near, "far": one, "sent_s": 61.0, "received_s": 61.0} for one in far]
+    links = [{"near": near, "far": peer, "sent_s": 61.0, "received_s": 61.0} for peer in far]
     return {
         "host": f"node{at}", "pid": 1000 + rank % ranks, "rank": rank, "world": world, "job": "10.0.0.0:29500",
         "expected": [at * ranks, ranks], "launcher": "torchrun", "command": "python train.py --config large.yaml",
@@ -133,11 +133,11 @@ def _here(ranks: int) -> None:
             begun = time.monotonic()
             done = _run(["hang"], dict(os.environ))
             wall = time.monotonic() - begun
-            said = _run(["hang", "-o", "json", "-q"], dict(os.environ))
-        [live] = json.loads(said.stdout)["measurements"]["live"]
+            outcome = _run(["hang", "-o", "json", "-q"], dict(os.environ))
+        [live] = json.loads(outcome.stdout)["measurements"]["live"]
         share = live["cpu_s"] / live["seconds"] / ranks
-        told = f"the probe {live['cpu_s']:.2f} s of CPU in all, {share:.2%} of a core for each rank"
-        _row(f"{ranks} ranks here, {fault}", wall, done, told)
+        words = f"the probe {live['cpu_s']:.2f} s of CPU in all, {share:.2%} of a core for each rank"
+        _row(f"{ranks} ranks here, {fault}", wall, done, words)
 
 
 def main() -> None:

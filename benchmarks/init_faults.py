@@ -21,7 +21,7 @@ _LIMIT_S = 100.0  # s until a bare script that does not heed its own time-out is
 
 def bare(scenario: InitScenario, scene: Scene) -> str:
     """What the script said on both hosts."""
-    hosts, said = scene.lab.hosts, []
+    hosts, words = scene.lab.hosts, []
     running = [
         host.start(
             [*scenario.under.get(host.name, ()), *PYTHON, "-c", SCRIPT, scenario.url, rank],
@@ -37,8 +37,8 @@ def bare(scenario: InitScenario, scene: Scene) -> str:
         finally:
             process.kill()
         host.run(["rm", "-f", scenario.url.removeprefix("file://")])
-        said.append(f"{host.name}: {out.strip().splitlines()[-1] if out.strip() else 'no word'}")
-    return "; ".join(said)
+        words.append(f"{host.name}: {out.strip().splitlines()[-1] if out.strip() else 'no word'}")
+    return "; ".join(words)
 
 
 def main() -> None:
@@ -52,9 +52,9 @@ def main() -> None:
                 continue
             scene = labs.scene(scenario)
             with scenario.fault(scene):
-                told = bare(scenario, scene)
+                bare_words = bare(scenario, scene)
             outcome = labs.run(scenario)
-            found = {
+            findings = {
                 f"{verdict.code}: {finding.what}"
                 for document in outcome.documents.values()
                 for verdict in document.verdicts
@@ -62,8 +62,8 @@ def main() -> None:
                 if verdict.code.startswith(("INI", "RUN")) and finding.state in (State.FAIL, State.WARN)
             }
             problems = "; ".join(outcome.problems(scenario)) or ("yes, cured" if outcome.cured else "yes")
-            row = [scenario.name, told, f"{'; '.join(sorted(found))} ({outcome.seconds:.1f} s)", problems]
-            print("| " + " | ".join(one.replace("|", "/").replace("\n", " ") for one in row) + " |", flush=True)
+            row = [scenario.name, bare_words, f"{'; '.join(sorted(findings))} ({outcome.seconds:.1f} s)", problems]
+            print("| " + " | ".join(cell.replace("|", "/").replace("\n", " ") for cell in row) + " |", flush=True)
     print(f"\nLoad at the end: {os.getloadavg()[0]:.0f} on {os.cpu_count()} cores.")
 
 

@@ -71,10 +71,10 @@ def kinds(megabytes: float) -> Iterator[tuple[str, bytes]]:
 
 def _filled(size: int, line: Callable[[], str]) -> bytes:
     lines: list[str] = []
-    held = 0
-    while held < size:
+    length = 0
+    while length < size:
         lines.append(line())
-        held += len(lines[-1]) + 1
+        length += len(lines[-1]) + 1
     return "\n".join(lines).encode()
 
 

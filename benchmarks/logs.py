@@ -50,10 +50,10 @@ class Score:
 
 def codes_of_modes() -> dict[str, list[str]]:
     """Failure mode -> the codes that stand for it."""
-    told: dict[str, list[str]] = {}
+    codes: dict[str, list[str]] = {}
     for path in sorted(MODES.glob("*.json")):
-        told |= {mode: one["codes"] for mode, one in json.loads(path.read_text()).items()}
-    return told
+        codes |= {mode: entry["codes"] for mode, entry in json.loads(path.read_text()).items()}
+    return codes
 
 
 def causes(data: bytes) -> list[Cause]:
@@ -70,9 +70,9 @@ def read(data: bytes) -> tuple[list[Cause], set[str]]:
     verdicts: list[Verdict] = judge(Cluster(command="logs", measurements=Measurements(logs=logs)), rules)
     bad = [v.code for v in verdicts if v.state is State.UNKNOWN and v.code not in UNKNOWN]
     assert not bad, bad
-    told = diagnosis(logs, verdicts)
+    answer = diagnosis(logs, verdicts)
     notes = {v.code for v in verdicts if v.state in (State.NOTE, State.UNKNOWN)}
-    return (told.causes if told else []), notes
+    return (answer.causes if answer else []), notes
 
 
 def forms(case: Case, seeds: int) -> Iterator[tuple[str, bytes]]:
@@ -94,11 +94,11 @@ def accepted(case: Case, codes: dict[str, list[str]]) -> tuple[set[str], bool]:
 def judged(case: Case, data: bytes, codes: dict[str, list[str]], score: Score) -> None:
     """Count one log."""
     right, none_is_right = accepted(case, codes)
-    found, notes = read(data)
-    exact = [cause for cause in found if cause.code not in flagged("symptom")]
-    named = [cause.code for cause in (exact or found)]
+    ranked, notes = read(data)
+    exact = [cause for cause in ranked if cause.code not in flagged("symptom")]
+    named = [cause.code for cause in (exact or ranked)]
     score.logs += 1
-    quiet = not found if case.mode in SOUND else not exact
+    quiet = not ranked if case.mode in SOUND else not exact
     noted = not (named or none_is_right) and bool(right & notes)
     first = bool(named and named[0] in right) or (none_is_right and quiet) or noted
     score.first += first
@@ -106,7 +106,7 @@ def judged(case: Case, data: bytes, codes: dict[str, list[str]], score: Score) -
     score.three += first or bool(right & {*named[:3]})
     if first and not (quiet or noted) and case.host and case.rank is not None:
         score.placed += 1
-        top = (exact or found)[0].where
+        top = (exact or ranked)[0].where
         score.where += top.rank == case.rank or (top.rank is None and top.node == case.host)
     if not first:
         score.missed.append(f"{case.name} ({case.mode}): {', '.join(named[:4]) or 'nothing'}")

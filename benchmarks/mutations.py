@@ -73,8 +73,8 @@ class Fault:
         """Give the functions of this process the changed code; whether there was one to change."""
         before, after = (_codes(compile(text, self.file, "exec")) for text in (self.file.read_text(), self.text()))
         changed = {key: code for key, code in after.items() if code != before[key]}
-        types = [one for one in gc.get_objects() if isinstance(one, FunctionType)]
-        types = [one for one in types if one.__code__.co_filename == str(self.file)]
+        types = [function for function in gc.get_objects() if isinstance(function, FunctionType)]
+        types = [function for function in types if function.__code__.co_filename == str(self.file)]
         planted = False
         for function in types:
             if code := changed.get((function.__code__.co_name, function.__code__.co_firstlineno)):
@@ -86,7 +86,9 @@ class Fault:
 def _codes(code: CodeType) -> dict[tuple[str, int], CodeType]:
     """By name and first line, this code and all within it."""
     within = (co_const for co_const in code.co_consts if isinstance(co_const, CodeType))
-    return {(code.co_name, code.co_firstlineno): code} | {k: v for one in within for k, v in _codes(one).items()}
+    return {(code.co_name, code.co_firstlineno): code} | {
+        k: v for inner in within for k, v in _codes(inner).items()
+    }
 
 
 def faults(file: Path) -> list[Fault]:
@@ -129,10 +131,10 @@ def tests_of(file: Path) -> list[str]:
         path for name in {f"tests/{room}", "tests/reports/rules"} for path in (ROOT / name).rglob("test_*.py")
     ]
     times = {str(path.relative_to(ROOT)): len(named.findall(path.read_text())) for path in files}
-    found = [test for test in sorted(times, key=lambda test: (-times[test], test)) if times[test]]
+    noticing = [test for test in sorted(times, key=lambda test: (-times[test], test)) if times[test]]
     if place.is_relative_to("reports/rules"):
-        return found[:_MOST_FILES] or [_STORIES]
-    return [*found[:_MOST_FILES], f"tests/{room}"]
+        return noticing[:_MOST_FILES] or [_STORIES]
+    return [*noticing[:_MOST_FILES], f"tests/{room}"]
 
 
 def ran(tests: list[str], fault: Fault | None, limit_s: float) -> str:

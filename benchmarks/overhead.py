@@ -127,9 +127,9 @@ def _rank(rank: int, rounds: int, folder: str) -> None:
     store = FileStore(str(Path(folder, "store")), RANKS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=RANKS)
     bare(2**20, 20)
-    found = [take_turns(size, iterations, rounds * turns) for size, (iterations, turns) in TURNS.items()]
+    ratios = [take_turns(size, iterations, rounds * turns) for size, (iterations, turns) in TURNS.items()]
     if rank == 0:
-        Path(folder, "found.json").write_bytes(msgspec.json.encode(found))
+        Path(folder, "found.json").write_bytes(msgspec.json.encode(ratios))
     dist.destroy_process_group()
 
 
@@ -145,10 +145,10 @@ def collective_ratios(rounds: int) -> list[Ratios]:
         return msgspec.json.decode(Path(folder, "found.json").read_bytes(), type=list[Ratios])
 
 
-def collective_table(found: list[Ratios]) -> str:
+def collective_table(measured: list[Ratios]) -> str:
     """The ratios as a table, with the target where there is one."""
     lines = []
-    for ratios in found:
+    for ratios in measured:
         low, high = TARGETS.get(ratios.size, (0.0, 0.0))
         inside = low <= ratios.against_bare() <= high
         lines.append(

@@ -70,9 +70,9 @@ def run(argv: list[str], env: dict[str, str]) -> tuple[float, float, bytes]:
 def node_of(document: bytes) -> Node:
     """The facts of the one node, with all cards and HCAs."""
     node = msgspec.json.decode(document, type=Document).nodes[0].facts
-    found = [len(at(node, path)) for path in ("gpus.cards", "rdma.devices")]
-    if found != [GPUS, HCAS]:
-        raise SystemExit(f"{found} GPUs and HCAs were seen, not {GPUS} and {HCAS}")
+    counts = [len(at(node, path)) for path in ("gpus.cards", "rdma.devices")]
+    if counts != [GPUS, HCAS]:
+        raise SystemExit(f"{counts} GPUs and HCAs were seen, not {GPUS} and {HCAS}")
     return node
 
 

@@ -71,11 +71,11 @@ def _by_fault(level: Level, shape: Shape, trials: int) -> None:
     rows = []
     for kinds in planted(shape):
         many = fabrics(shape, kinds, Weather(), trials, seed=1)
-        told = score(level, shape, many)
+        ours = score(level, shape, many)
         others = [baseline(method, many) for method in BASELINES.values()]
         rights = [_percent(other.right, trials) for other in others]
-        rows.append((" + ".join(kinds) or "healthy", _percent(told.named, trials), _percent(told.right, trials),
-                     f"{told.rounds:.1f}", *rights))  # fmt: skip
+        rows.append((" + ".join(kinds) or "healthy", _percent(ours.named, trials), _percent(ours.right, trials),
+                     f"{ours.rounds:.1f}", *rights))  # fmt: skip
     groups = f"groups of {shape.group}{', known' if shape.known else ''}"
     print(f"\n{level}: {shape.nodes} nodes x {shape.rails} rails, {groups}, {trials} trials a row; {Weather()}")
     print(tabulate(rows, ["fault", "named", "right", "rounds", *BASELINES], disable_numparse=True), flush=True)
@@ -86,9 +86,9 @@ def _by_noise(level: Level, trials: int) -> None:
     for noise in NOISE:
         for kinds in ((), ("nic",), ("nic", "nic")):
             many = fabrics(shape, kinds, Weather(noise=noise), trials, seed=2)
-            told = score(level, shape, many)
-            rows.append((f"{noise:.2f}", " + ".join(kinds) or "healthy", _percent(told.named, trials),
-                         _percent(told.right, trials), f"{told.rounds:.1f}"))  # fmt: skip
+            result = score(level, shape, many)
+            rows.append((f"{noise:.2f}", " + ".join(kinds) or "healthy", _percent(result.named, trials),
+                         _percent(result.right, trials), f"{result.rounds:.1f}"))  # fmt: skip
     print(f"\n{level}: {shape.nodes} nodes x 1 rail, by noise (spread of the logarithm of one measurement)")
     print(tabulate(rows, ["noise", "fault", "named", "right", "rounds"], disable_numparse=True), flush=True)
 

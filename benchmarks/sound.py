@@ -85,8 +85,8 @@ def _two_addresses(scene: Scene) -> Iterator[None]:
     """A second subnet on every host's card."""
     with ExitStack() as both:
         for number, host in enumerate(scene.lab.hosts, 1):
-            one = f"10.79.0.{number}/24 dev eth0"
-            both.enter_context(faults.set_up(host, f"ip addr add {one}", f"ip addr del {one}"))
+            address = f"10.79.0.{number}/24 dev eth0"
+            both.enter_context(faults.set_up(host, f"ip addr add {address}", f"ip addr del {address}"))
         yield
 
 
@@ -95,8 +95,8 @@ def _six(scene: Scene) -> Iterator[None]:
     """No address of IPv4 on the cards, and names of IPv6."""
     with six(*scene.lab.hosts), ExitStack() as without:
         for host in scene.lab.hosts:
-            one = f"{host.address}/24 dev eth0"
-            without.enter_context(faults.set_up(host, f"ip addr del {one}", f"ip addr add {one}"))
+            address = f"{host.address}/24 dev eth0"
+            without.enter_context(faults.set_up(host, f"ip addr del {address}", f"ip addr add {address}"))
         yield
 
 
@@ -144,7 +144,7 @@ def scenario(command: Command) -> Scenario:
 
 def complaints(document: Document) -> list[str]:
     """What is said above a note, and who is accused."""
-    said = [
+    lines = [
         f"{verdict.state.value} {verdict.code}: {finding.what}"
         for verdict in document.verdicts
         if verdict.state in _ABOVE_NOTE
@@ -152,7 +152,7 @@ def complaints(document: Document) -> list[str]:
         if finding.state in _ABOVE_NOTE
     ]
     return [
-        *said,
+        *lines,
         *(
             f"culprit {' '.join(culprit.names)} ({culprit.confidence:.2f}): {culprit.why}"
             for culprit in document.culprits
@@ -173,14 +173,14 @@ def wrongs(outcome: Outcome) -> list[str]:
 
 def summary(load: int, name: str, outcomes: Sequence[Outcome]) -> tuple[object, ...]:
     """One line of the table."""
-    told = [wrongs(outcome) for outcome in outcomes]
-    every = [line for lines in told for line in lines]
+    by_run = [wrongs(outcome) for outcome in outcomes]
+    every = [line for lines in by_run for line in lines]
     seconds = sorted(outcome.seconds for outcome in outcomes)
     return (
         load,
         name,
         len(outcomes),
-        sum(map(bool, told)),
+        sum(map(bool, by_run)),
         sum(line.startswith(("fail", "warn")) for line in every),
         sum(line.startswith("culprit") for line in every),
         sum(line.startswith("unknown") for line in every),
@@ -215,10 +215,10 @@ def main() -> None:
                 for number in range(share[command]):
                     with load(burners):
                         outcomes.append(outcome := labs.run(scenario(command)))
-                    told = wrongs(outcome)
+                    lines = wrongs(outcome)
                     when = f"load {burners} (with others {os.getloadavg()[0]:.0f}), {command.name}"
-                    print(f"{when}, {outcome.seconds:.0f} s:", "; ".join(told) or "sound", flush=True)
-                    if told and options.keep:
+                    print(f"{when}, {outcome.seconds:.0f} s:", "; ".join(lines) or "sound", flush=True)
+                    if lines and options.keep:
                         keep(options.keep, f"{burners}-{command.name}-{number}".replace(" ", "_"), outcome)
                 if outcomes:
                     rows.append(summary(burners, command.name, outcomes))

@@ -32,11 +32,11 @@ _NODES = 2
 
 def profiles() -> dict[str, Mapping[str, str]]:
     """Each environment once, by the first machine that has it."""
-    found: dict[tuple[tuple[str, str], ...], str] = {}
+    names: dict[tuple[tuple[str, str], ...], str] = {}
     for plan in (*PLANS, *MORE):
         for name, profile in plan.profiles.items():
-            found.setdefault(tuple(sorted(profile.items())), f"{plan.kind}/{name}")
-    return {name: dict(items) for items, name in found.items()}
+            names.setdefault(tuple(sorted(profile.items())), f"{plan.kind}/{name}")
+    return {name: dict(items) for items, name in names.items()}
 
 
 def own(plan: Plan) -> Iterator[tuple[str, Cluster]]:
@@ -80,7 +80,7 @@ def row(plan: Plan, documents: Iterator[tuple[str, Cluster]]) -> tuple[list[obje
         number += 1
         most = max(most, sum(state == "warn" for state, _ in counter))
     fails, warns, notes = (
-        sum(n for (state, _), n in whole.items() if state == one) for one in ("fail", "warn", "note")
+        sum(n for (state, _), n in whole.items() if state == level) for level in ("fail", "warn", "note")
     )
     codes = ", ".join(sorted({code for state, code in whole if state != "note"}))
     return [plan.kind, number, fails, warns, most, round(notes / max(1, number), 1), codes], whole

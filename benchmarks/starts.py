@@ -70,11 +70,11 @@ def once(start: str, ranks: int) -> dict[str, float]:
             [*head, str(script), *given], check=True, timeout=_LIMIT_S, env=env, stderr=subprocess.DEVNULL
         )
         spent = _cpu_s() - before
-        said = [json.loads(path.read_text()) for path in Path(folder).glob("*.json")]
-    if len(said) != ranks:
-        raise RuntimeError(f"{start}: {len(said)} of {ranks} ranks wrote a result")
-    found = {name: statistics.mean(one[name] for one in said) for name in said[0]}
-    return found | {"seconds": max(one["seconds"] for one in said), "cpu": spent}
+        results = [json.loads(path.read_text()) for path in Path(folder).glob("*.json")]
+    if len(results) != ranks:
+        raise RuntimeError(f"{start}: {len(results)} of {ranks} ranks wrote a result")
+    means = {name: statistics.mean(result[name] for result in results) for name in results[0]}
+    return means | {"seconds": max(result["seconds"] for result in results), "cpu": spent}
 
 
 def _cpu_s() -> float:
@@ -96,7 +96,7 @@ def main() -> None:
         pairs = zip(runs["torchrun"], runs["spawn"], strict=True)
         ratios = [torchrun["cpu"] / spawn["cpu"] for torchrun, spawn in pairs]
         for start, of in runs.items():
-            mid = {name: statistics.median(one[name] for one in of) for name in of[0]}
+            mid = {name: statistics.median(run[name] for run in of) for name in of[0]}
             mib = {name: f"{mid[name] / 2**20:.0f} MiB" for name in ("pss", "uss", "starter")}
             print(
                 f"| {ranks} | {start} | {mid['seconds']:.1f} s | {mid['cpu']:.1f} s | {mid['import_s']:.1f} s "

@@ -59,8 +59,8 @@ def planted(gain: float, chance: random.Random, count: int = 6) -> Tuning:
         faster = math.log1p(gain) if any(setting.variable == "NCCL_GOOD" for setting in settings) else 0.0
         first, second = job(), job()
         both = (
-            {("all_reduce", size): 100.0 * math.exp(one - less + chance.gauss(0, _JITTER)) for size in SIZES}
-            for one, less in ((first, 0.0), (second, faster))
+            {("all_reduce", size): 100.0 * math.exp(pace - less + chance.gauss(0, _JITTER)) for size in SIZES}
+            for pace, less in ((first, 0.0), (second, faster))
         )
         try:
             settings = pairs.send((next(both), next(both)))
@@ -79,12 +79,12 @@ def main() -> None:
     for gain in GAINS:
         right = wrong = pairs = 0
         for trial in range(given.trials):
-            told = planted(gain, random.Random(f"{given.seed} {gain} {trial}"))
-            chosen = tuning.recommended(told)
+            result = planted(gain, random.Random(f"{given.seed} {gain} {trial}"))
+            chosen = tuning.recommended(result)
             names = {setting.variable for setting in chosen.settings} if chosen else set()
             right += names == {"NCCL_GOOD"}
             wrong += bool(names - {"NCCL_GOOD"}) or (gain == 0 and bool(names))
-            pairs += sum(tried.pairs for tried in told.tried) + (told.whole.pairs if told.whole else 0)
+            pairs += sum(tried.pairs for tried in result.tried) + (result.whole.pairs if result.whole else 0)
         rows.append((f"{100 * gain:.0f} %", f"{right} of {given.trials}", wrong, f"{pairs / given.trials:.0f}"))
     print(tabulate(rows, ["gain", "recommended", "anything else", "pairs of jobs"], disable_numparse=True))
 

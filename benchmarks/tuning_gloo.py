@@ -45,7 +45,7 @@ def job(slower: float) -> Times:
 
 def _rank(rank: int, folder: str, slower: float) -> None:
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    told = {}
+    times = {}
     for size in SIZES:
         data, took = torch.ones(size // 4), []
         for call in range(WARM + CALLS):
@@ -56,9 +56,9 @@ def _rank(rank: int, folder: str, slower: float) -> None:
                 pass
             if call >= WARM:
                 took.append(time.perf_counter() - begun)
-        told[size] = 1e6 * median(took)
+        times[size] = 1e6 * median(took)
     if rank == 0:
-        (Path(folder) / "told").write_text(json.dumps(told))
+        (Path(folder) / "told").write_text(json.dumps(times))
     dist.barrier()
 
 

@@ -37,8 +37,8 @@ def count(given: argparse.Namespace, planted: str, run: Callable[[float], Tuning
         if time.monotonic() > end:
             break
         began = time.monotonic()
-        found = run(gain)
-        chosen = tuning.recommended(found)
+        outcome = run(gain)
+        chosen = tuning.recommended(outcome)
         names = {setting.variable for setting in chosen.settings} if chosen else set()
         done[gain][0] += 1
         done[gain][1] += names == {planted}
@@ -46,7 +46,7 @@ def count(given: argparse.Namespace, planted: str, run: Callable[[float], Tuning
         spent = time.monotonic() - began
         print(f"{gain:.0%}: {sorted(names)}, {spent:.0f} s, load {os.getloadavg()[0]:.0f}", flush=True)
         if names != ({planted} if gain else set()):
-            for tried in filter(None, (*found.tried, found.whole)):
+            for tried in filter(None, (*outcome.tried, outcome.whole)):
                 print(f"  {tuning.named(tried)}, {tried.pairs} pairs: {', '.join(map(trial.effect, tried.rows))}")
     for gain, (runs, right, wrong) in done.items():
         print(f"planted {gain:.0%}: {runs} runs, it alone recommended in {right}, anything beside it in {wrong}")
@@ -92,5 +92,5 @@ def of_two(rank: Callable[[int, str], None]) -> Times:
             children.append(pid)
         for pid in children:
             os.waitpid(pid, 0)
-        told = json.loads((Path(folder) / "told").read_text())
-    return {("all_reduce", int(size)): took for size, took in told.items()}
+        times = json.loads((Path(folder) / "told").read_text())
+    return {("all_reduce", int(size)): took for size, took in times.items()}

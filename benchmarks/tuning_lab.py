@@ -80,16 +80,16 @@ def of_nccl(lab: Lab, spared: bool) -> Times:
     ended = Job(lab, [Rank("h1", steps=steps), Rank("h2", steps=steps)], env=env).run(_JOB_S)
     if ended.codes != [0, 0]:
         raise RuntimeError(f"a job of NCCL ended with {ended.codes}: {ended.log[-2000:]}")
-    said, told, begun = ended.ranks[0].said, {}, 0.0
-    for before, line in pairwise(said):
+    lines, times, begun = ended.ranks[0].said, {}, 0.0
+    for before, line in pairwise(lines):
         if str(line["step"]).startswith("mark:"):
-            told[("all_reduce", int(str(line["step"])[5:]))] = (
+            times[("all_reduce", int(str(line["step"])[5:]))] = (
                 1e6 * (float(str(before["at"])) - begun) / CALLS["nccl"]
             )
             begun = float(str(line["at"]))
         elif str(line["step"]) == "sync" and not begun:
             begun = float(str(line["at"]))
-    return told
+    return times
 
 
 def of_gloo(lab: Lab, spared: bool) -> Times:
@@ -103,7 +103,7 @@ def _rank(rank: int, lab: Lab, folder: str, interface: str) -> None:
         raise OSError(ctypes.get_errno(), "setns")
     os.environ["GLOO_SOCKET_IFNAME"] = interface
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
-    told = {}
+    times = {}
     for size in SIZES["gloo"]:
         data, took = torch.ones(size // 4), []
         for call in range(WARM + CALLS["gloo"]):
@@ -111,9 +111,9 @@ def _rank(rank: int, lab: Lab, folder: str, interface: str) -> None:
             dist.all_reduce(data)
             if call >= WARM:
                 took.append(time.perf_counter() - begun)
-        told[size] = 1e6 * median(took)
+        times[size] = 1e6 * median(took)
     if rank == 0:
-        (Path(folder) / "told").write_text(json.dumps(told))
+        (Path(folder) / "told").write_text(json.dumps(times))
     dist.barrier()
 
 

@@ -41,12 +41,12 @@ def wall(argv: list[str], copies: int = 1) -> tuple[float, str]:
                          text=True)
         for _ in range(copies)
     ]  # fmt: skip
-    said = [process.communicate(timeout=_LIMIT_S) for process in processes]
+    outputs = [process.communicate(timeout=_LIMIT_S) for process in processes]
     seconds = time.monotonic() - begin
-    for process, (_, err) in zip(processes, said, strict=True):
+    for process, (_, err) in zip(processes, outputs, strict=True):
         if process.returncode:
             raise RuntimeError(f"{' '.join(argv)} ended with {process.returncode}: {err[-1000:]}")
-    return seconds, "".join(out for out, _ in said)
+    return seconds, "".join(out for out, _ in outputs)
 
 
 def plain(argv: list[str]) -> Seconds:
@@ -56,8 +56,8 @@ def plain(argv: list[str]) -> Seconds:
 
 def bare(argv: list[str], copies: int = 1) -> Seconds:
     """The loop; its rank 0 prints what it has measured for."""
-    seconds, said = wall(argv, copies)
-    return {"wall": seconds, "measuring": float(said.split("measuring")[1].split()[0])}
+    seconds, output = wall(argv, copies)
+    return {"wall": seconds, "measuring": float(output.split("measuring")[1].split()[0])}
 
 
 def two_agents() -> Seconds:
@@ -73,9 +73,9 @@ def ours() -> Seconds:
         document = Path(folder, "bench.json")
         argv = [PYTHON, "-m", "ncclcheck", "bench", "--nodes", "2", "--quick", "--json", str(document)]
         announced, seconds = _stages(argv)
-        told = json.loads(document.read_bytes())
-    stages = {stage["name"]: stage["seconds"] for stage in told["stages"]}
-    measured = told["measurements"]
+        result = json.loads(document.read_bytes())
+    stages = {stage["name"]: stage["seconds"] for stage in result["stages"]}
+    measured = result["measurements"]
     start = measured["startup_s"]
     inside = {
         "torchrun and its rendezvous": start["rendezvous"],
@@ -127,15 +127,15 @@ def main() -> None:
     parser.add_argument("--only", default="", help="arms whose name has these words, with commas between")
     options = parser.parse_args()
     arms = {name: arm for name, arm in ARMS.items() if any(word in name for word in options.only.split(","))}
-    found: dict[str, list[Seconds]] = {name: [] for name in arms}
+    times: dict[str, list[Seconds]] = {name: [] for name in arms}
     loads = []
     for _ in range(options.rounds):
         for name, arm in arms.items():
-            found[name].append(arm())
+            times[name].append(arm())
             loads.append(os.getloadavg()[0])
     print(f"{options.rounds} rounds; load of the machine {min(loads):.1f} to {max(loads):.1f}\n")
-    _print_walls(found)
-    if runs := found.get("bench --quick"):
+    _print_walls(times)
+    if runs := times.get("bench --quick"):
         shares = [(name, statistics.median(run[name] for run in runs)) for name in runs[0] if name != "wall"]
         print("\n" + tabulate(shares, ["of bench --quick", "median s"], floatfmt=".2f"))
     for name, other, what in (
@@ -144,14 +144,14 @@ def main() -> None:
         ("bench --quick", "bare loop, --standalone", "wall without measuring / wall"),
         ("bench --quick", "bare loop, two agents", "wall without measuring, both"),
     ):
-        if name in found and other in found:
-            ratio = _ratio(found[name], found[other], what)
+        if name in times and other in times:
+            ratio = _ratio(times[name], times[other], what)
             print(f"{name} / {other}, {what}: median ratio {ratio:.2f}")
 
 
-def _print_walls(found: Mapping[str, list[Seconds]]) -> None:
+def _print_walls(times: Mapping[str, list[Seconds]]) -> None:
     rows = []
-    for name, runs in found.items():
+    for name, runs in times.items():
         walls = [run["wall"] for run in runs]
         beside = statistics.median(_beside(run) for run in runs)
         rows.append((name, statistics.median(walls), min(walls), max(walls), beside))

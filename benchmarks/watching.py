@@ -54,13 +54,13 @@ def _timed(argv: list[str]) -> tuple[float, float, str]:
 
 def _interval(differences: list[float]) -> str:
     """The median, and a 95 % interval of it: order statistics by the binomial, which ask nothing of the noise."""
-    told, count = sorted(differences), len(differences)
+    ordered, count = sorted(differences), len(differences)
     below, chance = 0, 0.5**count
     while below < count // 2 and chance <= 0.025:
         below += 1
         chance += math.comb(count, below) * 0.5**count
     at = max(0, below - 1)
-    return f"{statistics.median(told):+.3f} ({told[at]:+.3f} to {told[-1 - at]:+.3f})"
+    return f"{statistics.median(ordered):+.3f} ({ordered[at]:+.3f} to {ordered[-1 - at]:+.3f})"
 
 
 def _blocks(argv: list[str], seconds: float) -> tuple[list[float], list[float], float]:
@@ -85,7 +85,7 @@ def _blocks(argv: list[str], seconds: float) -> tuple[list[float], list[float], 
             os.kill(watcher, signal.SIGCONT)
         out, _ = process.communicate(timeout=60)
     times = json.loads(out.partition("TIMES")[2].splitlines()[0])
-    found: list[list[float]] = []
+    percents: list[list[float]] = []
     for column in (1, 2):
         blocks = [
             [step[column] for step in times if turns[at] + 0.2 < step[0] < turns[at + 1]]
@@ -93,8 +93,10 @@ def _blocks(argv: list[str], seconds: float) -> tuple[list[float], list[float], 
         ]
         middle = [statistics.median(block) for block in blocks if len(block) > 20]
         # The watcher is stopped in the first, third, ... block.
-        found.append([100 * (looks / still - 1) for still, looks in zip(middle[::2], middle[1::2], strict=False)])
-    return found[0], found[1], used / max(1.0, (turns[-1] - turns[1]) / 2)
+        percents.append(
+            [100 * (looks / still - 1) for still, looks in zip(middle[::2], middle[1::2], strict=False)]
+        )
+    return percents[0], percents[1], used / max(1.0, (turns[-1] - turns[1]) / 2)
 
 
 def _cpu(pid: int) -> float:
@@ -124,10 +126,10 @@ def main(pairs: int) -> None:
             file.write(_JOB)
         start = [[_timed([*before, "true"])[:2] for before in ([], watch)] for _ in range(pairs)]
         argv = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "job.py"]
-        told = []
+        results = []
         for _ in range(pairs):
             both = [_timed([*before, *argv]) for before in ([], watch)]
-            told.append([json.loads(out.partition("RESULT")[2]) for _, _, out in both])
+            results.append([json.loads(out.partition("RESULT")[2]) for _, _, out in both])
         blocks, used, cores = _blocks(argv, 10.0 * pairs)
     print(f"{pairs} pairs, load {os.getloadavg()[0]:.0f}: median difference (95 % interval)")
     print("start, wall seconds      ", _interval([b[0] - a[0] for a, b in start]))
@@ -136,12 +138,12 @@ def main(pairs: int) -> None:
     ]  # of each side: what others that run here add is least
     print(f"start, wall seconds, fastest of each: {least[1] - least[0]:+.3f}")
     print("start, CPU seconds       ", _interval([b[1] - a[1] for a, b in start]))
-    print("step, wall, percent      ", _interval([100 * (b[0] / a[0] - 1) for a, b in told]))
-    print("step, CPU, percent       ", _interval([100 * (b[1] / a[1] - 1) for a, b in told]))
+    print("step, wall, percent      ", _interval([100 * (b[0] / a[0] - 1) for a, b in results]))
+    print("step, CPU, percent       ", _interval([100 * (b[1] / a[1] - 1) for a, b in results]))
     print(f"step, wall, percent, {len(blocks)} turns", _interval(blocks))
     print(f"step, CPU, percent, {len(used)} turns ", _interval(used))
     print(f"the watcher's CPU time    {cores:.3f} of a core, its start too")
-    print("memory of a rank, MB     ", _interval([(b[2] - a[2]) / 1024 for a, b in told]))
+    print("memory of a rank, MB     ", _interval([(b[2] - a[2]) / 1024 for a, b in results]))
 
 
 if __name__ == "__main__":

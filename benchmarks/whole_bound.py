@@ -39,17 +39,17 @@ _TRIALS = 2000
 def least_rounds(nodes: int, members: int) -> int:
     """The bound, without the rounds that tell nothing."""
     most = [math.comb(many, members) for many in range(nodes + 1)]
-    told, rounds = [min(1, one) for one in most], 0
-    while told[nodes] < most[nodes]:
+    known, rounds = [min(1, count) for count in most], 0
+    while known[nodes] < most[nodes]:
         rounds += 1
-        told = [min(a, b + c) for a, b, c in zip(most, told, _best_sums(told), strict=True)]
+        known = [min(a, b + c) for a, b, c in zip(most, known, _best_sums(known), strict=True)]
     return rounds
 
 
-def _best_sums(told: list[int]) -> list[int]:
+def _best_sums(known: list[int]) -> list[int]:
     """For each number of nodes the greatest sum over disjoint groups of them."""
     best: list[int] = []
-    for many, whole in enumerate(told):
+    for many, whole in enumerate(known):
         best.append(max([whole, *(best[part] + best[many - part] for part in range(1, many // 2 + 1))]))
     return best
 
@@ -79,8 +79,8 @@ def main() -> None:
     for nodes in (nodes for nodes, _ in SIZES if nodes > 8):
         for members in (3, 4):
             chance = random.Random(f"{nodes} {members}")
-            told = [rounds_when_told(nodes, chance.sample(range(1, nodes + 1), members)) for _ in range(_TRIALS)]
-            taken = (least_rounds(nodes, members), one_group_a_round(nodes, members), fmean(told), max(told))
+            counts = [rounds_when_told(nodes, chance.sample(range(1, nodes + 1), members)) for _ in range(_TRIALS)]
+            taken = (least_rounds(nodes, members), one_group_a_round(nodes, members), fmean(counts), max(counts))
             rows.append([nodes, members, *(rounds + TOLD_NOTHING for rounds in taken), 3 * math.log2(nodes)])
     head = ["nodes", "members", "at least", "one group a round", "told how many", "most", "3 log2 N"]
     print(tabulate(rows, head, floatfmt=".1f"))

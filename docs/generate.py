@@ -57,7 +57,7 @@ def log_failures(folder: Path) -> str:
     parts = [_FAILURES]
     for letter, title in _FAMILIES.items():
         modes = json.loads((folder / f"{letter}.json").read_text())
-        rows = [f"| {one['name']} | {_named_by(one)} |" for one in modes.values()]
+        rows = [f"| {mode['name']} | {_named_by(mode)} |" for mode in modes.values()]
         parts.append("\n".join([f"## {title}", "", "| failure | named by |", "|---|---|", *rows, ""]))
     return "\n".join(parts)
 

@@ -78,10 +78,10 @@ class ExtraKey(Samples):
     """A key that only some samples have."""
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        found = {"image": sample(index)}
+        parts = {"image": sample(index)}
         if index % 25 != 9:
-            found["mask"] = sample(index) > 0
-        return found
+            parts["mask"] = sample(index) > 0
+        return parts
 
 
 class PairOrTriple(Samples):

@@ -47,7 +47,9 @@ def two_rounds(fabric: Fabric) -> Answer:
     order = sorted(fabric.names, key=lambda name: (first.get(name, 0.0), name))
     crossed = [name for pair in zip(order, reversed(order), strict=True) for name in pair][: len(order)]
     second = _round(fabric, crossed)
-    slow = [{name for name, seconds in one.items() if seconds * _LIMIT > _HEALTHY_S} for one in (first, second)]
+    slow = [
+        {name for name, seconds in times.items() if seconds * _LIMIT > _HEALTHY_S} for times in (first, second)
+    ]
     return slow[0] & slow[1], 2
 
 

@@ -107,27 +107,27 @@ class Fabric:
 
     def exchange(self, pairs: Sequence[tuple[str, str]], number: int) -> list[PairTime]:
         """One round."""
-        told = []
+        measured = []
         for a, b in pairs:
             for rail in range(self.rails):
                 out, into = self.measure(a, b, rail), self.measure(b, a, rail)
-                told.append(
+                measured.append(
                     PairTime(
                         a=a, b=b, bytes=BYTES, rail=rail, round=number, a_to_b_gb_s=out, b_to_a_gb_s=into,
                         state="timed_out" if out is None or into is None else "ok",
                     )
                 )  # fmt: skip
-        return told
+        return measured
 
     def speeds(self) -> list[RankSpeed]:
         """What every rank reaches alone."""
         slow = {(f.names[0], f.rail): f.factor for f in self.faults if f.kind == "gpu"}
         hosts = {f.names[0]: f.factor for f in self.faults if f.kind == "host"}
-        told = []
+        measured = []
         for index, (name, rail) in enumerate(self.nic):
             left = slow.get((name, rail), 1.0) * hosts.get(name, 1.0)
             flops, copy = (left * math.exp(self.chance.gauss(0, self.weather.noise)) for _ in range(2))
-            told.append(
+            measured.append(
                 RankSpeed(
                     rank=index,
                     node=name,
@@ -136,20 +136,20 @@ class Fabric:
                     matmul_gflop_s=50e3 * flops,
                 )
             )
-        return told
+        return measured
 
     def lateness(self) -> list[Lateness]:
         """100 iterations of 10 ms: how late every rank came."""
         late = {(f.names[0], f.rail): 1 - f.factor for f in self.faults if f.kind == "late"}
-        told = []
+        measured = []
         for index, (name, rail) in enumerate(self.nic):
             by = late.get((name, rail), 0.0)
             p50 = abs(self.chance.gauss(0, 50)) + 10_000 * by
             times = Times(p50=p50, p95=p50 * 1.3, p99=p50 * 1.6, min=0, max=p50 * 2, mean=p50 * 1.05)
-            told.append(
+            measured.append(
                 Lateness(
                     rank=index, node=name, iterations=100, last=90 if by else 0, late_us=times, wall_s=1.0,
                     cpu_s=0.5, runqueue_s=by if by else 0.01,
                 )
             )  # fmt: skip
-        return told
+        return measured

@@ -32,14 +32,14 @@ def is_right(fabric: Fabric, answer: Iterable[Culprit]) -> bool:
     Of a node with a fault of its own it may be left open on which side of a slow switch it stands.
     """
     own = {name for fault in fabric.faults if fault.kind != "uplink" for name in fault.names}
-    told = {_told(culprit, own if culprit.kind == "fabric" else set()) for culprit in answer}
+    named = {_told(culprit, own if culprit.kind == "fabric" else set()) for culprit in answer}
     truths = [_true(fabric, fault, own) for fault in fabric.faults]
-    return len(told) == len(truths) and all(told & truth for truth in truths)
+    return len(named) == len(truths) and all(named & truth for truth in truths)
 
 
-def _told(one: Culprit, open_: set[str]) -> str:
-    names = sorted(one.names) if one.kind == "link" else one.names
-    return f"{one.kind} {' '.join(name for name in names if name not in open_)}"
+def _told(culprit: Culprit, open_: set[str]) -> str:
+    names = sorted(culprit.names) if culprit.kind == "link" else culprit.names
+    return f"{culprit.kind} {' '.join(name for name in names if name not in open_)}"
 
 
 def _true(fabric: Fabric, fault: Fault, own: set[str]) -> set[str]:

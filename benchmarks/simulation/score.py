@@ -59,7 +59,7 @@ def _node(fabric: Fabric, name: str) -> Node:
 
 def fabrics(shape: Shape, kinds: Sequence[Kind], weather: Weather, trials: int, seed: int) -> list[Fabric]:
     """Fabrics with these faults planted at different nodes."""
-    found = []
+    planted = []
     for trial in range(trials):
         chance = random.Random(f"{seed} {trial}")
         names = [f"n{index:04d}" for index in range(shape.nodes)]
@@ -68,16 +68,16 @@ def fabrics(shape: Shape, kinds: Sequence[Kind], weather: Weather, trials: int, 
             fault = plant(kind, names, shape.rails, chance)
             names = [name for name in names if name not in fault.names]
             faults.append(fault)
-        found.append(Fabric(shape.nodes, shape.rails, shape.group, weather, faults, chance))
-    return found
+        planted.append(Fabric(shape.nodes, shape.rails, shape.group, weather, faults, chance))
+    return planted
 
 
 def score(level: Level, shape: Shape, many: Sequence[Fabric]) -> Score:
     """The tool."""
     named = right = rounds = 0
     for fabric in many:
-        found, used = answer(fabric, level, shape)
-        named, right, rounds = named + bool(found), right + is_right(fabric, found), rounds + used
+        accused, used = answer(fabric, level, shape)
+        named, right, rounds = named + bool(accused), right + is_right(fabric, accused), rounds + used
     return Score(len(many), named, right, rounds / len(many))
 
 
@@ -85,7 +85,7 @@ def baseline(method: Callable[[Fabric], tuple[set[str], int]], many: Sequence[Fa
     """Another method; it names nodes, and is right where these are the ones at which the faults stand."""
     named = right = rounds = 0
     for fabric in many:
-        found, used = method(fabric)
+        nodes, used = method(fabric)
         truth = {name for fault in fabric.faults for name in fabric.members(fault)}
-        named, right, rounds = named + bool(found), right + (found == truth), rounds + used
+        named, right, rounds = named + bool(nodes), right + (nodes == truth), rounds + used
     return Score(len(many), named, right, rounds / len(many))

@@ -60,9 +60,9 @@ _ORDER = (
 
 def _commands() -> Iterator[str]:
     """Each module beside this one is a command, but for what they share; those that --help lists first, first."""
-    found = {module.name for module in iter_modules(__path__)} - {"common"}
-    yield from (name for name in _ORDER if name in found)
-    yield from sorted(found - {*_ORDER})
+    commands = {module.name for module in iter_modules(__path__)} - {"common"}
+    yield from (name for name in _ORDER if name in commands)
+    yield from sorted(commands - {*_ORDER})
 
 
 COMMANDS = (*_commands(),)
@@ -129,8 +129,8 @@ def _defect(error: Exception) -> int:
     """What nobody foresaw: one line with its place, and never the code of a failed check."""
     from ncclcheck.probes.machine.host.tasks import exhausted
 
-    if told := exhausted(error):
-        complain(told)
+    if words := exhausted(error):
+        complain(words)
         return Exit.INCOMPLETE
     last = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(last.filename)}:{last.lineno}"

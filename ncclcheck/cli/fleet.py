@@ -42,12 +42,12 @@ def fleet(folder: str, days: int | None, output: str, html: str | None, **_: Any
     if html is not None:
         outputs.check_file("--html", html)
     with store.opened(folder) as tables:
-        found = questions.asked(tables, days)
-    written = html is None or outputs.write_file(html, page.page(found).encode(errors="backslashreplace"))
+        answer = questions.asked(tables, days)
+    written = html is None or outputs.write_file(html, page.page(answer).encode(errors="backslashreplace"))
     if output == "json":
-        printed = finish.emit(printable(msgspec.json.encode(found)).decode() + "\n")
+        printed = finish.emit(printable(msgspec.json.encode(answer)).decode() + "\n")
     else:
-        printed = finish.say(text.text(found))
-    if found.repeats or found.slower or found.together:
+        printed = finish.say(text.text(answer))
+    if answer.repeats or answer.slower or answer.together:
         return Exit.FAILED
     return Exit.READY if written and printed else Exit.INCOMPLETE

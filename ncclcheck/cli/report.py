@@ -48,8 +48,8 @@ def report(site: SiteFiles, /, files: tuple[str, ...], *, compare: bool, parquet
     """
     if len(files) != 2 if compare else not files:
         how = "report --compare BEFORE AFTER" if compare else "report FILE..., or report --compare BEFORE AFTER"
-        told = "1 file was" if len(files) == 1 else f"{len(files) or 'no'} files were"
-        raise UsageError(f"report: {told} given; type: ncclcheck {how}")
+        words = "1 file was" if len(files) == 1 else f"{len(files) or 'no'} files were"
+        raise UsageError(f"report: {words} given; type: ncclcheck {how}")
     options = parse("report", site, given)
     if compare:
         if given_files := [*outputs.asked(options), *(["--parquet"] if parquet else [])]:

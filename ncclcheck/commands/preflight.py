@@ -110,13 +110,13 @@ class Preflight:
         self._job = self._next_job()
         smoke.train(self._job, preflight_plan.smoke(self.wanted))
 
-    def judge_too(self, script: Script, said: str) -> None:
+    def judge_too(self, script: Script, reason: str) -> None:
         """The script is judged with the rest, for as many nodes as there are."""
         script = replace(script, nodes=len(self.stages.choice.names))
         self.stages.session.gathered.parts.append(Measurements(script=script))
-        self.stages.done.append(Stage(name="script", state=State.OK, seconds=0.0, reason=said or None))
-        if said:
-            self.stages.progress.say(said)
+        self.stages.done.append(Stage(name="script", state=State.OK, seconds=0.0, reason=reason or None))
+        if reason:
+            self.stages.progress.say(reason)
 
     def cluster(self) -> Cluster:
         """Everything that is known by now."""

@@ -134,14 +134,14 @@ def _fits(series: Sequence[float]) -> Iterator[_StepFit]:
         for takes in (0, *_TAKES):
             falling = min(takes, many - begun)
             end = begun + falling
-            one = many - end + (falling * (falling + 1) / (2 * takes) if takes else 0.0)
-            two = float(many - end)
+            linear = many - end + (falling * (falling + 1) / (2 * takes) if takes else 0.0)
+            quadratic = float(many - end)
             both = sums[many] - sums[end]
             if takes:
-                two_falling = falling * (falling + 1) * (2 * falling + 1) / (6 * takes * takes)
+                falling_squared = falling * (falling + 1) * (2 * falling + 1) / (6 * takes * takes)
                 rising = placed_sums[end] - placed_sums[begun] - (begun - 1) * (sums[end] - sums[begun])
-                two, both = two + two_falling, both + rising / takes
-            squares = two - one * one / many
+                quadratic, both = quadratic + falling_squared, both + rising / takes
+            squares = quadratic - linear * linear / many
             if both < 0 and squares > 1e-9:
                 change = both / squares * (falling / takes if takes else 1.0)
                 yield _StepFit(both * both / squares, begun, takes, change)

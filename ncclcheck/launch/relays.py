@@ -81,9 +81,9 @@ class RelayLink:
         match event.record:
             case wire.RelayedEnd(detail=detail, printed=printed, exit=status):
                 self._alone(Closed(event.node, detail, printed, "ssh", status))
-            case wire.Alike(like=like, differences=told):
+            case wire.Alike(like=like, differences=differences):
                 try:
-                    node = alike.applied(self._whole[like], told)
+                    node = alike.applied(self._whole[like], differences)
                 except (KeyError, alike.NotAlike) as error:
                     self._alone(Closed(event.node, f"its relay passed on its facts wrongly: {error}"))
                 else:

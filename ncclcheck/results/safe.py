@@ -28,12 +28,12 @@ _NODES = {
 _PLACES = ("network.interfaces", "rdma.devices", "fabric.pci", "gpus.cards", "job.variables")
 
 
-def cluster(found: Cluster) -> Cluster:
+def cluster(gathered: Cluster) -> Cluster:
     """The same without secrets and with names that are names."""
-    rest = without_secrets(replace(found, nodes=[], baseline=None))
+    rest = without_secrets(replace(gathered, nodes=[], baseline=None))
     clean: set[int] = set()
-    nodes = [without_secrets(_without_secret_variables(node), clean) for node in found.nodes]
-    return _named(replace(rest, nodes=nodes, baseline=found.baseline))
+    nodes = [without_secrets(_without_secret_variables(node), clean) for node in gathered.nodes]
+    return _named(replace(rest, nodes=nodes, baseline=gathered.baseline))
 
 
 def _without_secret_variables(node: Node) -> Node:

@@ -59,7 +59,7 @@ class Callbacks(NamedTuple):
     spoke: Callable[[bytes], None]
 
 
-def run(argv: Sequence[str], env: Mapping[str, str], told: Callbacks) -> int:
+def run(argv: Sequence[str], env: Mapping[str, str], callbacks: Callbacks) -> int:
     """Start it and wait for it; its status as subprocess gives it, negative for a signal. Raises OSError."""
     taken = [signals for signals in _FORWARDED if signal.getsignal(signals) != signal.SIG_IGN]
     before = signal.pthread_sigmask(signal.SIG_BLOCK, taken)
@@ -72,7 +72,7 @@ def run(argv: Sequence[str], env: Mapping[str, str], told: Callbacks) -> int:
             close_fds=False,
         )  # fmt: skip
         streams.started()
-        return _Conversation(child, streams, group, told).status()
+        return _Conversation(child, streams, group, callbacks).status()
     finally:
         group.end()
 
@@ -198,10 +198,10 @@ class _Conversation:
     """What passes between the job and its surroundings until it ends."""
 
     def __init__(
-        self, child: subprocess.Popen[bytes], streams: _OutputStreams, group: _SignalGroup, told: Callbacks
+        self, child: subprocess.Popen[bytes], streams: _OutputStreams, group: _SignalGroup, callbacks: Callbacks
     ) -> None:
-        self._child, self._streams, self._group, self._told = child, streams, group, told
-        self._watcher = told.started(child.pid)
+        self._child, self._streams, self._group, self._told = child, streams, group, callbacks
+        self._watcher = callbacks.started(child.pid)
         self._took, self._told_of = threading.Event(), threading.Event()
         self._ended, tell = os.pipe()
         threading.Thread(target=self._wait, args=(tell,), daemon=True).start()

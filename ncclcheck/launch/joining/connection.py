@@ -23,14 +23,14 @@ _SEND_S = 15  # s until a peer that takes no data is given up; chosen
 class LeadConnection:
     """An open connection to node rank 0, and the name that it gave us. seals: of our lines, and of its lines."""
 
-    def __init__(self, connection: socket.socket, name: str, said: SocketLines, seals: tuple[Seal, Seal]) -> None:
+    def __init__(self, connection: socket.socket, name: str, lines: SocketLines, seals: tuple[Seal, Seal]) -> None:
         self.name = name
         self.heard = time.monotonic()
         self.begun: float | None = None
         self.outcome: join_protocol.JoinOutcome | None = None
         self.lost = ""
         self.unreached: Meeting | None = None  # why the endpoint itself was not reached, where it was not
-        self._connection, self._said = connection, said
+        self._connection, self._said = connection, lines
         self._ours, self._theirs = seals
         self._seq = 0
 

@@ -107,10 +107,10 @@ def hail(ports: Sequence[int], run: str) -> list[tuple[str, int]]:
     return secrets.SystemRandom().sample([*heard.items()], min(len(heard), _MOST_FOUND))
 
 
-def port_of(said: bytes, nonce: bytes, ports: Sequence[int]) -> int:
+def port_of(answer: bytes, nonce: bytes, ports: Sequence[int]) -> int:
     """The port that an answer to this very question names; 0 for whatever else came."""
-    digits = said.removeprefix(_ANSWERED + nonce)
-    if len(digits) == len(said) or not _PORT.fullmatch(digits) or int(digits) not in ports:
+    digits = answer.removeprefix(_ANSWERED + nonce)
+    if len(digits) == len(answer) or not _PORT.fullmatch(digits) or int(digits) not in ports:
         return 0
     return int(digits)
 

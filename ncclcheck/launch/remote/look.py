@@ -91,5 +91,5 @@ def take(argv: Sequence[str], env: Mapping[str, str], pid: int | None, seconds: 
 
 
 def _each(kind: str, out: str) -> list[str]:
-    found = re.findall(rf"^ncclcheck-{kind} (.+)$", out, re.MULTILINE)
-    return [masked(line.strip())[:200] for line in dict.fromkeys(found)][:_MOST]
+    lines = re.findall(rf"^ncclcheck-{kind} (.+)$", out, re.MULTILINE)
+    return [masked(line.strip())[:200] for line in dict.fromkeys(lines)][:_MOST]

@@ -15,14 +15,14 @@ _MOST_BANNER = 255  # RFC 4253, 4.2
 _BANNER = re.compile(rb"SSH-[12]\.[ -~]+")
 
 
-def is_refused(said: str) -> bool:
+def is_refused(words: str) -> bool:
     """Whether ssh reached the host, and nobody listens on the port."""
-    return _REFUSED.search(said) is not None
+    return _REFUSED.search(words) is not None
 
 
-def explanation(said: str, name: str) -> str:
+def explanation(words: str, name: str) -> str:
     """What is told of such a host; empty where no sshd answers on another usual port."""
-    refused = _REFUSED.search(said)
+    refused = _REFUSED.search(words)
     address, port = (refused["address"], int(refused["port"])) if refused else ("", 0)
     for other in _USUAL if address else ():
         if other != port and (banner := _banner(address, other)):

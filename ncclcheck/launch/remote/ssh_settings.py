@@ -54,13 +54,13 @@ def dialled(ssh: Sequence[str], target: str, node: str, env: Mapping[str, str]) 
 
 def _strange_greeting(addresses: Sequence[str], port: str) -> str:
     """The first words at ssh's port that are not ssh's: a tarpit, or another service. Source: RFC 4253, 4.2."""
-    said = b""
+    greeting = b""
     try:
         with socket.create_connection((addresses[0], int(port)), timeout=_GREETING_S) as to:
-            said = to.recv(_MOST_CHARACTERS)
+            greeting = to.recv(_MOST_CHARACTERS)
     except (OSError, ValueError, LookupError):
         return ""
-    text = said.decode(errors="replace").strip()
+    text = greeting.decode(errors="replace").strip()
     return "" if text.startswith("SSH-") else "".join(filter(str.isprintable, text))[:60]
 
 

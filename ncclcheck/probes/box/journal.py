@@ -25,9 +25,9 @@ class Journal:
     def _name(self) -> str:
         return f"{self._path}.{self._turn}.jsonl" if self._turns else f"{self._path}.jsonl"
 
-    def add(self, told: dict[str, Any]) -> bool:
+    def add(self, event: dict[str, Any]) -> bool:
         """Write one line at once; whether there was room. A full disk loses it, and nothing else."""
-        line = json.dumps(told, separators=(",", ":")).encode("ascii", "backslashreplace") + b"\n"
+        line = json.dumps(event, separators=(",", ":")).encode("ascii", "backslashreplace") + b"\n"
         if self._written + len(line) > self._most:
             if not self._turns:
                 return False

@@ -19,10 +19,10 @@ def used_up(proc: Proc, process: Process, all_alive: Iterable[Process]) -> list[
     """In words, with the process's pid: processes of its cgroup, open files, address space, the size of a file."""
     pid, limits = str(process.pid), proc.text(str(process.pid), "limits")
     memory, who = status(proc, pid), f"process {process.pid}"
-    found: list[str] = []
+    texts: list[str] = []
     if full := _cgroup(proc, pid):
         below = _below(process.pid, [*all_alive])
-        found.append(
+        texts.append(
             f"{full}; {who} has {number(memory.get('Threads'))} threads and {below} processes that it started"
         )
     for name, used, words in (
@@ -31,10 +31,10 @@ def used_up(proc: Proc, process: Process, all_alive: Iterable[Process]) -> list[
     ):
         most = _limit(limits, name)
         if most and used >= _NEARLY * most:
-            found.append(f"{who} had {used} of at most {most} {words}")
+            texts.append(f"{who} had {used} of at most {most} {words}")
     if size := _limit(limits, "Max file size"):
-        found.append(f"{who} may write no file of more than {size} bytes (ulimit -f)")
-    return found
+        texts.append(f"{who} may write no file of more than {size} bytes (ulimit -f)")
+    return texts
 
 
 def _limit(limits: str, name: str) -> int:

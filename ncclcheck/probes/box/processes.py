@@ -108,7 +108,7 @@ class Processes:
 
     def _become_ranks(self) -> list[Process]:
         """Those whose Python has told which rank it became: their environment is that of their start."""
-        found: list[Process] = []
+        ranks: list[Process] = []
         for process in self.alive.values():
             if process.rank >= 0 or not _PYTHON.search(process.command):
                 continue
@@ -118,8 +118,8 @@ class Processes:
                 process.rank, process.world = int(words["rank"]), int(words["world"])
                 process.named = True
                 process.identity = (process.name, process.command, process.rank, process.world)
-                found.append(process)
-        return found
+                ranks.append(process)
+        return ranks
 
     def _belongs(self, pid: int, stat: list[str]) -> bool:
         if pid == self.root or number(stat[1]) in self.alive:

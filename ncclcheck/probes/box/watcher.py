@@ -94,9 +94,9 @@ class Watcher:
             self.alarm = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
             self.jobs.wake_on(self.alarm)
 
-    def note(self, what: str, **told: Any) -> None:
+    def note(self, what: str, **fields: Any) -> None:
         """One event, at once."""
-        self.events.add({"t": round(time.time(), 3), "what": what, **told})
+        self.events.add({"t": round(time.time(), 3), "what": what, **fields})
 
     def run(self) -> None:
         """Until the job is gone or the wrapper says so."""

@@ -113,11 +113,11 @@ class _HostProcess:
         """With this node's name and the factory's."""
         return DataReport(node=self.plan.node, factory=self.plan.factory, **aspects)
 
-    def say(self, said: HostReport) -> None:
+    def say(self, message: HostReport) -> None:
         """To the process that listens. What the user's code forked, and what came up to here, says nothing."""
         if os.getpid() != self.pid:
             os._exit(1)
-        data = msgspec.json.encode(said) + b"\n"
+        data = msgspec.json.encode(message) + b"\n"
         while data:
             data = data[os.write(self.theirs, data) :]
 
@@ -134,16 +134,16 @@ class _HostProcess:
             self.hear(msgspec.json.decode(line, type=HostReport))
         return self.end - time.monotonic()
 
-    def hear(self, said: HostReport) -> None:
+    def hear(self, message: HostReport) -> None:
         """One message of the host."""
-        if said.step:
-            self.step(said.step)
-        if said.made >= 0:
-            self.made, self.factory_s = True, said.made
+        if message.step:
+            self.step(message.step)
+        if message.made >= 0:
+            self.made, self.factory_s = True, message.made
             self.end = time.monotonic() + self.plan.budget_s + _SLACK_S
-        if said.report is not None:
-            self.failed |= said.report.made is not None and said.report.made.failure is not None
-            self.emit(said.report)
+        if message.report is not None:
+            self.failed |= message.report.made is not None and message.report.made.failure is not None
+            self.emit(message.report)
 
     def close(self) -> None:
         """Nothing more is heard."""

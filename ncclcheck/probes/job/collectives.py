@@ -71,7 +71,7 @@ class _Bench:
             nodes=self._context.nodes,
             ranks=world,
         )
-        need = op.held(world) * count * item
+        need = op.most_pieces(world) * count * item
         outcome = self._too_big(need) or self._measured(row.op, blank, count, rows_left)
         if isinstance(outcome, str):
             outcome = replace(blank, state="skipped", reason=outcome)

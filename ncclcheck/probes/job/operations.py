@@ -77,14 +77,14 @@ Build = Callable[[Ranks, int], PreparedOperation]
 class Operation:
     """One operation. `forms` are tried in order: the first that this torch and this backend have is measured.
 
-    A form gets the elements of one piece. pieces: how many pieces make up the bytes of a row; held: how many a
-    rank holds at most, with the copies that torch makes. sender: from whom a result comes where nothing is
+    A form gets the elements of one piece. pieces: how many pieces make up the bytes of a row; most_pieces: how
+    many a rank holds at most, with the copies that torch makes. sender: from whom a result comes where nothing is
     reduced: rank 0, of each piece the rank of its number, or the rank before this one.
     """
 
     forms: tuple[Build, ...]
     pieces: Callable[[int], int]
-    held: Callable[[int], int]
+    most_pieces: Callable[[int], int]
     busbw_factor: Callable[[int], float] | None
     reduces: bool = False
     moves: Literal["elements", "bytes", "nothing"] = "elements"

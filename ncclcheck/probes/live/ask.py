@@ -28,14 +28,14 @@ _STACK_LINES = 12  # frames, the innermost: chosen, from torch's collective up t
 SIGNALS = {"USR1": int(signal.SIGUSR1), "USR2": int(signal.SIGUSR2)}
 
 
-def chosen(told: List[Raw]) -> List[Raw]:
+def chosen(ranks: List[Raw]) -> List[Raw]:
     """The ranks that do what few do, and one of the others; the first ones where nobody differs."""
     kinds: Dict[Any, List[Raw]] = {}
-    for rank in told:
+    for rank in ranks:
         kinds.setdefault((rank["state"], rank["wchan"], rank["cpu"] > 0.5), []).append(rank)
     few = sorted(kinds.values(), key=len)
     if len(few) < 2:
-        return told[: _SUSPECTS + 1]
+        return ranks[: _SUSPECTS + 1]
     return [process for same in few[:-1] for process in same][:_SUSPECTS] + few[-1][:1]
 
 

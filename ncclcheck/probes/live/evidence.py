@@ -43,10 +43,10 @@ class BesideProcesses:
         source = SOURCES.get("ncclcheck.probes.live.machine.gpus", "")
         self.gpus = gpus.GpuChild(source, seconds) if source and proc.live else None
 
-    def first(self, found: List[Raw]) -> None:
+    def first(self, processes: List[Raw]) -> None:
         """The first look at the network."""
         own = self.proc.link("self", "ns", "net")
-        pids = [str(process["pid"]) for process in found]
+        pids = [str(process["pid"]) for process in processes]
         self.pid = next(
             (pid for pid in pids if self.proc.link(pid, "ns", "net") == own), pids[0] if pids else "self"
         )

@@ -81,10 +81,10 @@ def sampled(proc: Proc, ranks: List[Raw], end: float) -> Dict[int, float]:
     return {pid: round(float(count) / rounds, 3) for pid, count in apart.items()}
 
 
-def snapshot(proc: Proc, found: List[Raw]) -> Dict[int, Raw]:
+def snapshot(proc: Proc, processes: List[Raw]) -> Dict[int, Raw]:
     """One look at each process."""
     tables: Dict[str, Dict[int, Raw]] = {}
-    return {process["pid"]: glance(proc, process, tables) for process in found}
+    return {process["pid"]: glance(proc, process, tables) for process in processes}
 
 
 def glance(proc: Proc, raw: Raw, tables: Dict[str, Dict[int, Raw]]) -> Raw:
@@ -175,10 +175,10 @@ def holder_of(proc: Proc, pid: str) -> Tuple[int, str]:
     return (int(peers[0]) if len(peers) == 1 and peers[0].isdigit() and peers[0] != pid else 0), ""
 
 
-def _locked(proc: Proc, pid: str, held: List[List[str]]) -> Tuple[int, str]:
+def _locked(proc: Proc, pid: str, rows: List[List[str]]) -> Tuple[int, str]:
     """Of the files that it has open the one that another process has locked for writing. By fdinfo, Linux 5.14."""
-    inodes = {row[5].rpartition(":")[2] for row in held if row[4] != pid}
-    found: Set[Tuple[int, str]] = set()
+    inodes = {row[5].rpartition(":")[2] for row in rows if row[4] != pid}
+    locks: Set[Tuple[int, str]] = set()
     for name in proc.names(pid, "fd")[:_MOST_OPEN] if inodes else []:
         info = proc.text(pid, "fdinfo", name)
         inode = re.search(r"^ino:\s*(\d+)$", info, re.MULTILINE)
@@ -186,10 +186,10 @@ def _locked(proc: Proc, pid: str, held: List[List[str]]) -> Tuple[int, str]:
             continue
         mount = re.search(r"^mnt_id:\s*(\d+)$", info, re.MULTILINE)
         device = _device(proc, pid, mount.group(1) if mount else "")
-        for row in held:
+        for row in rows:
             if row[4] != pid and row[4].isdigit() and row[5] == "%s:%s" % (device, inode.group(1)):
-                found.add((int(row[4]), proc.link(pid, "fd", name)))
-    return found.pop() if len(found) == 1 else (0, "")
+                locks.add((int(row[4]), proc.link(pid, "fd", name)))
+    return locks.pop() if len(locks) == 1 else (0, "")
 
 
 def _device(proc: Proc, pid: str, mount: str) -> str:
@@ -307,7 +307,7 @@ def add_stacks(ranks: List[Raw]) -> None:
         process["stack"] = main_thread(printed.decode(errors="replace"))
 
 
-def main_thread(said: str) -> List[str]:
+def main_thread(dump: str) -> List[str]:
     """The frames of the main thread, the innermost first."""
-    block = said.partition('"MainThread"')[2].partition("\nThread")[0]
+    block = dump.partition('"MainThread"')[2].partition("\nThread")[0]
     return [line.strip()[:200] for line in block.splitlines()[1:] if line.startswith("    ")][:_STACK_LINES]

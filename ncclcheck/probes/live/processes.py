@@ -204,10 +204,10 @@ def launcher(proc: Proc, pid: str) -> str:
     return ""
 
 
-def choose(found: List[Raw]) -> None:
+def choose(processes: List[Raw]) -> None:
     """Of the processes that have one rank its own is the topmost that uses torch or NCCL; the others help it."""
     ranks: Dict[Any, List[Raw]] = {}
-    for process in found:
+    for process in processes:
         ranks.setdefault((process["job"], process["scope"], process["rank"]), []).append(process)
     for same in ranks.values():
         own = [candidate for candidate in same if not candidate["orphan"]]

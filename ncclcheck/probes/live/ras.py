@@ -89,9 +89,9 @@ def address_of(text: str) -> str:
     return socket.inet_ntop(socket.AF_INET if len(raw) == 4 else socket.AF_INET6, raw)
 
 
-def port_of(told: str) -> int:
+def port_of(address: str) -> int:
     """The port of NCCL_RAS_ADDR; its host is not used, since it is the job's word only."""
-    number = told.rpartition(":")[2]
+    number = address.rpartition(":")[2]
     return int(number) if re.match(r"\d{1,5}$", number) and int(number) < 65536 else PORT
 
 

@@ -77,15 +77,15 @@ class Received(Struct, frozen=True, kw_only=True):
     pieces: list[ReceivedPiece] = field(default_factory=list)
 
 
-def host(said: str, name: str = "") -> Received:
+def host(line: str, name: str = "") -> Received:
     """The probe's line; name: of the host, as the user wrote it.
 
     Raises msgspec.MsgspecError, UnicodeError or RecursionError where it is none.
     """
-    document = msgspec.json.decode(said, type=Live)
+    document = msgspec.json.decode(line, type=Live)
     name = name or document.host
     live = replace(document, host=name, processes=[replace(process, host=name) for process in document.processes])
-    beside = msgspec.json.decode(said, type=_ReceivedBeside)
+    beside = msgspec.json.decode(line, type=_ReceivedBeside)
     return Received(live=live, ras=[_ras(name, answer) for answer in beside.ras], pieces=beside.records)
 
 

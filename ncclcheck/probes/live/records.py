@@ -78,7 +78,7 @@ class Taken:
         self.left = _MOST_IN_ALL
         self.skipped: List[str] = []
 
-    def add(self, one: Raw, source: str, name: str, data: bytes, age_s: float, whole: int) -> None:
+    def add(self, process: Raw, source: str, name: str, data: bytes, age_s: float, whole: int) -> None:
         """Keep a piece, or say that there was no room."""
         if len(data) > self.left:
             self.skipped.append(f"{name}: {len(data)} bytes, and no room is left")
@@ -86,10 +86,10 @@ class Taken:
         self.left -= len(data)
         self.pieces.append(
             {
-                "job": one["job"],
-                "scope": one["scope"],
-                "rank": one["rank"],
-                "pid": one["pid"],
+                "job": process["job"],
+                "scope": process["scope"],
+                "rank": process["rank"],
+                "pid": process["pid"],
                 "source": source,
                 "name": name,
                 "age_s": round(age_s, 1),
@@ -121,9 +121,9 @@ def dump_names(raw: Raw) -> List[str]:
                     ("nccl_trace_rank_", "comm_lib_trace_rank_")]  # fmt: skip
 
 
-def log_name(raw: Raw, told: str) -> str:
+def log_name(raw: Raw, pattern: str) -> str:
     """NCCL's %h and %p."""
-    return told.replace("%h", raw.get("host", "")).replace("%p", str(raw["pid"]))
+    return pattern.replace("%h", raw.get("host", "")).replace("%p", str(raw["pid"]))
 
 
 def _file(proc: Proc, raw: Raw, uid: int, source: str, name: str, taken: Taken) -> None:
@@ -195,16 +195,16 @@ def ask_server(place: str, handler: str) -> bytes:
     return body_of(answer)
 
 
-def complete(held: bytes) -> bool:
+def complete(answer: bytes) -> bool:
     """Whether all that Content-Length promises has come."""
-    head, _, body = held.partition(b"\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
     length = re.search(rb"(?i)content-length: (\d{1,9})", head)
     return bool(length and len(body) >= int(length.group(1)))
 
 
-def body_of(held: bytes) -> bytes:
+def body_of(answer: bytes) -> bytes:
     """What follows the head of an answer that is no error; chunks are joined."""
-    head, _, body = held.partition(b"\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
     if not re.match(rb"HTTP/1\.[01] 200", head):
         return b""
     if b"chunked" not in head.lower():

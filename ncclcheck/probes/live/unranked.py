@@ -41,13 +41,13 @@ class _Store:
         self.members = _tops(clients)
 
 
-def join(proc: Proc, found: List[Raw], loose: List[Raw], make: Callable[[str], Raw]) -> None:
+def join(proc: Proc, ranked: List[Raw], loose: List[Raw], make: Callable[[str], Raw]) -> None:
     """Add to the processes with a rank those of `loose`, which use torch and have none, where they are a job.
 
     make: what is known of any other process, such as one that a rank has started.
     """
-    loose = [process for process in loose if not _is_agent(process, found)]
-    using = [process for process in [*found, *loose] if process["libraries"]]
+    loose = [process for process in loose if not _is_agent(process, ranked)]
+    using = [process for process in [*ranked, *loose] if process["libraries"]]
     if not loose and len({process["rank"] for process in using}) == len(using):
         return
     tables: Tables = {}
@@ -61,15 +61,15 @@ def join(proc: Proc, found: List[Raw], loose: List[Raw], make: Callable[[str], R
             continue
         taken |= pids
         if not _are_ranked(store.members):
-            _add(proc, found, loose, store, make)
-    known = {process["pid"] for process in found}
+            _add(proc, ranked, loose, store, make)
+    known = {process["pid"] for process in ranked}
     adrift = [process for process in loose if process["pid"] not in known]
     for at, candidate in enumerate(_tops({at: [process] for at, process in enumerate(adrift)})):
         far = [
             tie.far for tie in sorted(ties[candidate["pid"]], key=lambda tie: tie.inode) if not _is_here(tie.far)
         ]
         if far and at < _MOST_ADRIFT:
-            found.append(dict(candidate, job=ADRIFT, rank=at, rank_by="nothing", stores=far[:_MOST_FAR]))
+            ranked.append(dict(candidate, job=ADRIFT, rank=at, rank_by="nothing", stores=far[:_MOST_FAR]))
 
 
 def _is_agent(raw: Raw, ranks: List[Raw]) -> bool:

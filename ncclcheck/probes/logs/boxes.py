@@ -28,11 +28,11 @@ class LogBox:
     number: int
     lines: list[str] = field(default_factory=list)
 
-    def ends_with(self, said: str, number: int) -> bool:
+    def ends_with(self, line: str, number: int) -> bool:
         """Take a line; whether it was the last."""
-        if is_rule(said) or number > self.number + _MOST_LINES:
+        if is_rule(line) or number > self.number + _MOST_LINES:
             return True
-        self.lines.append(said)
+        self.lines.append(line)
         return False
 
     @property
@@ -50,6 +50,6 @@ class LogBox:
         return "; ".join([sentence, *known]) if bad and sentence else ""
 
 
-def is_rule(said: str) -> bool:
+def is_rule(line: str) -> bool:
     """Whether a line is, or ends with, a rule of dashes."""
-    return _RULE.search(said) is not None
+    return _RULE.search(line) is not None

@@ -12,7 +12,7 @@ from typing import BinaryIO
 from ncclcheck.probes.facts import LogEvent, LogFile, Logs
 from ncclcheck.probes.facts.guard.secrets import masked
 from ncclcheck.probes.facts.log.fields import LogFields, WrittenFields, set_only
-from ncclcheck.probes.logs import told
+from ncclcheck.probes.logs import writers
 from ncclcheck.probes.logs.boxes import LogBox, is_rule
 from ncclcheck.probes.logs.files.kept import LONG, STACK, TEXT, File, KeptEvent, Message
 from ncclcheck.probes.logs.files.lines import LONGEST, MARK, OtherLine, Record, blocks, split
@@ -459,10 +459,10 @@ class LogReading:
             if kept.rank is not None:
                 ranks.setdefault(kept.group, set()).add(kept.rank)
         alone = {group: min(numbers) for group, numbers in ranks.items() if len(numbers) == 1}
-        who = told.Writers(self.log, self.groups, alone)
+        who = writers.Writers(self.log, self.groups, alone)
         events = [self._event(entry, who) for entry in self.kept]
         events += [self._call(call) for call in self._calls.differing(self.log)]
-        processes = told.processes(self.log, who, self.begins)
+        processes = writers.processes(self.log, who, self.begins)
         return Logs(
             files=[
                 LogFile(
@@ -506,7 +506,7 @@ class LogReading:
             fields=call.fields | {"place": str(call.place)},
         )
 
-    def _event(self, kept: KeptEvent, who: told.Writers) -> LogEvent:
+    def _event(self, kept: KeptEvent, who: writers.Writers) -> LogEvent:
         host = kept.process.host if kept.process else kept.host  # its true name may be known later
         host, pid, rank = who.of(kept.group, host, kept.pid, kept.rank)
         return LogEvent(

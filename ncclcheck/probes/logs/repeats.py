@@ -42,10 +42,10 @@ class Repeats(Generic[Said]):
         self.last = (stamp, line)
         return True
 
-    def learn(self, line: bytes, shape: bytes, said: list[Said]) -> None:
+    def learn(self, line: bytes, shape: bytes, signs: list[Said]) -> None:
         """From here on lines like this one are only counted."""
         if line.startswith(_OF_A_RANK) and len(line) <= _LONGEST and len(self._known) < _MOST:
-            self._known[(line[: line.find(b"]") + 1], shape)] = Repeat(said)
+            self._known[(line[: line.find(b"]") + 1], shape)] = Repeat(signs)
 
     def taken(self) -> Iterator[Repeat[Said]]:
         """What was counted since the last time."""

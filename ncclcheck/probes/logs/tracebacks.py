@@ -120,12 +120,12 @@ class Tracebacks:
             self._of(writer).ends = "thread"
         return line.startswith('File "')
 
-    def begun(self, writer: Writer, told: LogFields) -> None:
+    def begun(self, writer: Writer, fields: LogFields) -> None:
         """Say in the fields of the line that begins a traceback what it ends, as soon as that is known."""
         stack = self._of(writer)
-        stack.fields = told
+        stack.fields = fields
         if stack.ends:
-            told["ends"] = stack.ends
+            fields["ends"] = stack.ends
 
     def ignored(self, writer: Writer) -> bool:
         """Whether the open traceback is one that Python only tells of."""

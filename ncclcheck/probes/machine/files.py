@@ -17,11 +17,11 @@ def trusted_owner(uid: int) -> bool:
     return uid in (os.geteuid(), 0, os.stat("/").st_uid)
 
 
-def others_may_write(told: os.stat_result) -> bool:
+def others_may_write(status: os.stat_result) -> bool:
     """Whether anybody but us and root may change a file, or put one into a folder (its sticky bit aside)."""
-    if not trusted_owner(told.st_uid) or told.st_mode & stat.S_IWOTH:
+    if not trusted_owner(status.st_uid) or status.st_mode & stat.S_IWOTH:
         return True
-    return bool(told.st_mode & stat.S_IWGRP) and not _private_group(told.st_gid, told.st_uid)
+    return bool(status.st_mode & stat.S_IWGRP) and not _private_group(status.st_gid, status.st_uid)
 
 
 def _private_group(gid: int, owner: int) -> bool:
@@ -49,13 +49,13 @@ def others_may_replace(folder: str) -> str:
         here = os.path.dirname(here)
 
 
-def described(told: os.stat_result) -> str:
+def described(status: os.stat_result) -> str:
     """Owner and mode in words: `owner nobody, mode 0666`."""
     try:
-        name = pwd.getpwuid(told.st_uid).pw_name
+        name = pwd.getpwuid(status.st_uid).pw_name
     except KeyError:
-        name = str(told.st_uid)
-    return f"owner {name}, mode {stat.S_IMODE(told.st_mode):04o}"
+        name = str(status.st_uid)
+    return f"owner {name}, mode {stat.S_IMODE(status.st_mode):04o}"
 
 
 def opened(path: str, flags: int = os.O_RDONLY, *, folder: int | None = None) -> int:

@@ -169,7 +169,7 @@ def watch(
 
 
 def watch_all(
-    children: Sequence[subprocess.Popen[bytes]], said: bytes, seconds: float, most: int = _MOST_OUTPUT_BYTES
+    children: Sequence[subprocess.Popen[bytes]], given: bytes, seconds: float, most: int = _MOST_OUTPUT_BYTES
 ) -> list[tuple[int | None, str, str]]:
     """As `watch` of each, for many at once, each given the same on its stdin.
 
@@ -184,7 +184,7 @@ def watch_all(
                 assert pipe is not None
                 os.set_blocking(pipe.fileno(), False)
                 if pipe is child.stdin:
-                    left[pipe.fileno()] = memoryview(said)
+                    left[pipe.fileno()] = memoryview(given)
                     ready.register(pipe, selectors.EVENT_WRITE)
                 else:
                     kept[id(pipe)] = bytearray()

@@ -26,10 +26,10 @@ def knock(doors: Sequence[Door], by: str, seconds: float) -> list[Knock]:
     knocks: dict[str, Knock] = {}
     end = time.monotonic() + min(MOST_S, seconds)
 
-    def one(door: Door) -> None:
+    def knock_at(door: Door) -> None:
         knocks[door.name] = _knock(door, by, max(0.1, end - time.monotonic()))
 
-    threads = [threading.Thread(target=one, args=(door,), daemon=True, name="knock") for door in doors]
+    threads = [threading.Thread(target=knock_at, args=(door,), daemon=True, name="knock") for door in doors]
     for thread in threads:
         thread.start()
     for thread in threads:

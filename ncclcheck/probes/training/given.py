@@ -267,11 +267,11 @@ def _as_synchronised_as_now(net: nn.Module) -> Iterator[None]:
         net.require_backward_grad_sync = now
 
 
-def as_loss(found: Any) -> Tensor:
+def as_loss(value: Any) -> Tensor:
     """Raises FactoryError where it is none."""
-    if not isinstance(found, Tensor):
-        raise FactoryError(f"the loss of a batch is {_kind_of(found)}, not a tensor: name a loss(model, batch)")
-    return found
+    if not isinstance(value, Tensor):
+        raise FactoryError(f"the loss of a batch is {_kind_of(value)}, not a tensor: name a loss(model, batch)")
+    return value
 
 
 def _kind_of(batch: Any) -> str:

@@ -57,10 +57,10 @@ def changes(before: Node, after: Node) -> Iterator[FactChange]:
     yield from comparison.settings(before, after)
 
 
-def together(found: Iterable[FactChange]) -> list[FactChange]:
+def together(all_changes: Iterable[FactChange]) -> list[FactChange]:
     """The same change of many nodes is one; the worst first."""
     groups: dict[tuple[str, ...], list[FactChange]] = {}
-    for change in found:
+    for change in all_changes:
         key = (change.part, change.fact, change.before, change.after, change.verdict)
         groups.setdefault(key, []).append(change)
     listed = [replace(alike[0], nodes=[n for change in alike for n in change.nodes]) for alike in groups.values()]

@@ -57,9 +57,9 @@ def result(before: Baseline, after: Baseline, version: str, thresholds: dict[str
     )
 
 
-def encode(found: ComparisonResult) -> bytes:
+def encode(comparison: ComparisonResult) -> bytes:
     """One line of JSON with its newline."""
-    return printable(msgspec.json.encode(found)) + b"\n"
+    return printable(msgspec.json.encode(comparison)) + b"\n"
 
 
 def _end(saved: Baseline) -> ComparedEnd:

@@ -102,8 +102,8 @@ def _kept_waiting(cluster: Cluster) -> list[Culprit]:
     late = lost.late(run)
     code = "RUN002" if late and late[0].phase == "start" else "RUN003"
     states = lost.ended(late)
-    held = lost.stopped_launchers(run) if code == "RUN002" and not states else []
-    if ends := lost.killed(run) or held:
+    stopped = lost.stopped_launchers(run) if code == "RUN002" and not states else []
+    if ends := lost.killed(run) or stopped:
         return [_node(end.node, [code], lost.ending(cluster, end)) for end in ends]
     if states:
         return _of_ranks(states, run.ranks, _ENDED, code)

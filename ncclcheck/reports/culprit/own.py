@@ -64,9 +64,9 @@ class UnlikeOthers:
     marks: tuple[str, ...]
     name: str = ""
 
-    def is_named_in(self, said: str) -> bool:
+    def is_named_in(self, text: str) -> bool:
         """Whether the words of a failure speak of it."""
-        return any(mark.lower() in said.lower() for mark in self.marks)
+        return any(mark.lower() in text.lower() for mark in self.marks)
 
 
 @dataclass(frozen=True)

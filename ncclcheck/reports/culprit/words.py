@@ -124,14 +124,14 @@ def _between(suspect: Suspect) -> str:
     return {"out": "towards the latter", "in": "towards the former", "both": "both ways"}[suspect.direction]
 
 
-def late(one: Late) -> str:
+def late(rank: Late) -> str:
     """How late, what it costs, and what the process did."""
-    fact = one.fact
+    fact = rank.fact
     return (
-        f"comes {duration(one.by_us)} later than most, the last in {fact.last} of {fact.iterations} iterations, "
-        f"which is {100 * one.share:.0f} % of the time; {_REASON[one.reason]} "
-        f"(CPU {_percent(fact.cpu_s, fact.wall_s)}, others {100 * one.others_cpu:.0f} %; "
-        f"waiting for a core {_percent(fact.runqueue_s, fact.wall_s)}, others {100 * one.others_runqueue:.0f} %)"
+        f"comes {duration(rank.by_us)} later than most, the last in {fact.last} of {fact.iterations} iterations, "
+        f"which is {100 * rank.share:.0f} % of the time; {_REASON[rank.reason]} "
+        f"(CPU {_percent(fact.cpu_s, fact.wall_s)}, others {100 * rank.others_cpu:.0f} %; "
+        f"waiting for a core {_percent(fact.runqueue_s, fact.wall_s)}, others {100 * rank.others_runqueue:.0f} %)"
     )
 
 

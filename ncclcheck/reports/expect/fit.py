@@ -71,23 +71,23 @@ def _factor(row: Collective) -> float:
     return min(2.0, (row.busbw_gb_s or 0.0) / (row.algbw_gb_s or 1.0))
 
 
-def latency_share(row: Collective, found: Fit | None, gb_s: float) -> float:
+def latency_share(row: Collective, line: Fit | None, gb_s: float) -> float:
     """How much of a row's time is latency: by the fit, else by a careful guess and the bandwidth expected."""
-    if found and row.time_us:
-        return found.latency_us / max(_LEAST_US, row.time_us.p50)
+    if line and row.time_us:
+        return line.latency_us / max(_LEAST_US, row.time_us.p50)
     return _CAREFUL_US / (_CAREFUL_US + _factor(row) * row.bytes / max(1e-9, gb_s) / 1e3)
 
 
-def is_large(row: Collective, found: Fit | None, gb_s: float) -> bool:
+def is_large(row: Collective, line: Fit | None, gb_s: float) -> bool:
     """Whether bandwidth rules this row: latency is at most a tenth of its time, and it has a MiB or more."""
-    return bool(row.busbw_gb_s) and row.bytes >= 2**20 and latency_share(row, found, gb_s) <= _LATENCY_SHARE
+    return bool(row.busbw_gb_s) and row.bytes >= 2**20 and latency_share(row, line, gb_s) <= _LATENCY_SHARE
 
 
-def reached(rows: Sequence[Collective], found: Fit | None, gb_s: float) -> float | None:
+def reached(rows: Sequence[Collective], line: Fit | None, gb_s: float) -> float | None:
     """The bandwidth of an operation: its best large row, else the fit's if a row is half way there; else None."""
     measured = [row for row in rows if row.busbw_gb_s]
-    large = [row.busbw_gb_s for row in measured if row.busbw_gb_s and is_large(row, found, gb_s)]
+    large = [row.busbw_gb_s for row in measured if row.busbw_gb_s and is_large(row, line, gb_s)]
     if large:
         return max(large)
-    near = found and any(row.bytes >= 2**20 and latency_share(row, found, gb_s) <= 0.5 for row in measured)
-    return found.busbw_gb_s if found and near else None
+    near = line and any(row.bytes >= 2**20 and latency_share(row, line, gb_s) <= 0.5 for row in measured)
+    return line.busbw_gb_s if line and near else None

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.data import Result, found, summary
+from benchmarks.data import Result, named, summary
 from benchmarks.data_run import Outcome
 from benchmarks.datasets import CASES, Case
 from benchmarks.datasets.kinds import KINDS, NAMED_IS_ENOUGH
@@ -91,7 +91,7 @@ def test_what_counts_as_found_and_as_an_alarm(states: dict[str, str], clean: boo
 
 
 def test_entropy_need_only_be_named() -> None:
-    assert found(Case("clock", "module:clock", ("uncontrolled",)), Outcome(1.0, {"DAT012": "note"})) == ("DAT012",)
+    assert named(Case("clock", "module:clock", ("uncontrolled",)), Outcome(1.0, {"DAT012": "note"})) == ("DAT012",)
 
 
 def test_runs_that_disagree_are_counted() -> None:

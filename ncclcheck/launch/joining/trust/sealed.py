@@ -29,21 +29,21 @@ def run_key(secret: bytes, run_id: str) -> bytes:
     return _mac(secret, b"ncclcheck run", run_id.encode(errors="backslashreplace"))
 
 
-def proof(key: bytes, side: str, said: bytes) -> str:
+def proof(key: bytes, side: str, transcript: bytes) -> str:
     """What only who knows the key can say on this side over what was said."""
-    return _mac(key, b"proof", side.encode(), said).hex()
+    return _mac(key, b"proof", side.encode(), transcript).hex()
 
 
-def same(one: str, other: str) -> bool:
+def same(text: str, other: str) -> bool:
     """Compared in a time that shows nothing of where they differ."""
-    return hmac.compare_digest(one.encode(errors="backslashreplace"), other.encode(errors="backslashreplace"))
+    return hmac.compare_digest(text.encode(errors="backslashreplace"), other.encode(errors="backslashreplace"))
 
 
 class Seal:
     """One direction of a conversation. side: who speaks; said: both sides' first lines, with their nonces."""
 
-    def __init__(self, key: bytes, side: str, said: bytes) -> None:
-        self._key = _mac(key, b"lines", side.encode(), said)
+    def __init__(self, key: bytes, side: str, transcript: bytes) -> None:
+        self._key = _mac(key, b"lines", side.encode(), transcript)
         self._count = 0
 
     def close(self, line: bytes) -> bytes:

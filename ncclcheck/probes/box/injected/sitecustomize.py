@@ -62,12 +62,12 @@ def _masked(text: str) -> str:
 
 def _frames(trace: TracebackType | None) -> list[list[str | int]]:
     """[file, line, function] of at most 24 frames, the innermost ones; no value of any variable."""
-    found: list[list[str | int]] = []
+    frames: list[list[str | int]] = []
     while trace is not None:
         code = trace.tb_frame.f_code
-        found.append([code.co_filename[:300], trace.tb_lineno, code.co_name[:100]])
+        frames.append([code.co_filename[:300], trace.tb_lineno, code.co_name[:100]])
         trace = trace.tb_next
-    return found[-24:]
+    return frames[-24:]
 
 
 def _calls(frame: Any) -> list[list[str | int]]:
@@ -89,17 +89,17 @@ def _not_finite(trace: TracebackType | None) -> list[str]:
 
     After a collective has spread a NaN all ranks fail alike: these names tell where it was before.
     """
-    found: list[str] = []
-    while trace is not None and len(found) < _MOST_NAMES:
+    names: list[str] = []
+    while trace is not None and len(names) < _MOST_NAMES:
         if not any(part in trace.tb_frame.f_code.co_filename for part in _LIBRARY):
             for name, value in list(trace.tb_frame.f_locals.items())[:200]:
                 try:
-                    if name not in found and _is_not_finite(value):
-                        found.append(str(name)[:60])
+                    if name not in names and _is_not_finite(value):
+                        names.append(str(name)[:60])
                 except BaseException:
                     pass
         trace = trace.tb_next
-    return found[:_MOST_NAMES]
+    return names[:_MOST_NAMES]
 
 
 def _is_not_finite(value: Any) -> bool:
@@ -132,16 +132,16 @@ def _spare_files() -> None:
 def _make_room() -> None:
     while _spare:
         file = _spare.pop()
-        held, usual = os.fstat(file), os.stat(os.devnull)
-        if (held.st_ino, held.st_rdev) == (usual.st_ino, usual.st_rdev):  # else somebody has closed ours
+        status, usual = os.fstat(file), os.stat(os.devnull)
+        if (status.st_ino, status.st_rdev) == (usual.st_ino, usual.st_rdev):  # else somebody has closed ours
             os.close(file)
 
 
-def _say(box: str, told: dict[str, object]) -> None:
+def _say(box: str, record: dict[str, object]) -> None:
     """One line at the end of this process's own file."""
     import json
 
-    _write(box, json.dumps(told))
+    _write(box, json.dumps(record))
 
 
 def _write(box: str, line: str) -> None:
@@ -164,11 +164,11 @@ def _for_torchrun(kind: type[BaseException], error: BaseException, trace: Traceb
     if not path or "RANK" not in os.environ:
         return
     text = "".join(traceback.format_exception(kind, error, trace))[-20000:]
-    told = {"py_callstack": text, "timestamp": str(int(time.time()))}
+    extra = {"py_callstack": text, "timestamp": str(int(time.time()))}
     message = "%s: %s" % (kind.__name__, str(error)[:2000])
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.write(file, json.dumps({"message": {"message": message, "extraInfo": told}}).encode())
+        os.write(file, json.dumps({"message": {"message": message, "extraInfo": extra}}).encode())
     finally:
         os.close(file)
 
@@ -232,8 +232,8 @@ def _hook_exceptions(box: str) -> None:
             _make_room()
             if _is_rank() and own == os.getpid():
                 _alarm(box)
-            told = _raised(kind, error, trace, own)
-            _say(box, told)
+            record = _raised(kind, error, trace, own)
+            _say(box, record)
             _ends.clear()  # it has told why
             _for_torchrun(kind, error, trace)
         except BaseException:
@@ -273,12 +273,12 @@ _ranks: dict[int, int] = {}  # pid -> the rank that it became after its start
 def _asked_to_end(code: object, frame: Any, own: int) -> dict[str, object]:
     """What is said of a call of sys.exit() or os._exit() in this frame."""
     kind, error, trace = sys.exc_info()
-    told: dict[str, object] = {"frames": []}
+    record: dict[str, object] = {"frames": []}
     if kind is not None and error is not None and not isinstance(error, SystemExit):
-        told = _raised(kind, error, trace, own)
+        record = _raised(kind, error, trace, own)
     number = code if isinstance(code, int) else 0 if code is None else 1
-    told.update(t=_now(), what="left", pid=os.getpid(), rank=_rank(), code=number & 0xFF, at=_calls(frame))
-    return told
+    record.update(t=_now(), what="left", pid=os.getpid(), rank=_rank(), code=number & 0xFF, at=_calls(frame))
+    return record
 
 
 def _hook_exits(box: str) -> None:
@@ -290,24 +290,24 @@ def _hook_exits(box: str) -> None:
     left = [None] * 4  # a program may ask for its end and go on
     leave, leave_now = sys.exit, os._exit
 
-    def say(told: dict[str, object]) -> None:
+    def say(record: dict[str, object]) -> None:
         _make_room()
-        if told["code"]:
+        if record["code"]:
             _alarm(box)
-        _say(box, told)
+        _say(box, record)
 
     def note(code: object, now: bool) -> None:
         frame = sys._getframe(2)
         if "multiprocessing" in frame.f_code.co_filename or not _is_rank():  # as each of its processes ends
             _ends.pop(own if code else 0, None)
             return
-        told = _asked_to_end(code, frame, own)
-        if not now and not told["code"]:
-            _ends[os.getpid()] = told
+        record = _asked_to_end(code, frame, own)
+        if not now and not record["code"]:
+            _ends[os.getpid()] = record
         elif left:  # at once: its launcher may end it while Python takes itself down
             left.pop()
             _ends.pop(own, None)
-            say(told)
+            say(record)
 
     def exit(code: Any = None, /) -> Any:
         try:
@@ -366,8 +366,8 @@ def _hook_signals(box: str) -> None:
         if any(part in str(at[0]) for at in places for part in _STOP_OTHERS):
             return
         left.pop()
-        told = {"t": _now(), "what": "sent", "pid": os.getpid(), "rank": _rank(), "number": int(number)}  # type: ignore[call-overload]
-        _say(box, {**told, "to": to, "group": group, "at": places})
+        record = {"t": _now(), "what": "sent", "pid": os.getpid(), "rank": _rank(), "number": int(number)}  # type: ignore[call-overload]
+        _say(box, {**record, "to": to, "group": group, "at": places})
 
     def new_kill(pid: Any, signal: Any, /) -> Any:
         try:
@@ -455,16 +455,16 @@ def _serve(box: str) -> None:
     if server is None:
         return
     folder = os.open(os.path.join(box, "server"), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    heard, told = os.pipe()
+    heard, write_end = os.pipe()
     os.set_blocking(heard, False)
     usual = os.dup(2)
     try:
-        os.dup2(told, 2)  # torch says there that it listens, and the job's output is to be as without us
+        os.dup2(write_end, 2)  # torch says there that it listens, and the job's output is to be as without us
         try:
             # By a descriptor: the path of a socket has room for 107 bytes.
-            held = server("/proc/self/fd/%d/%d" % (folder, os.getpid()), -1)
+            listener = server("/proc/self/fd/%d/%d" % (folder, os.getpid()), -1)
             # Its destructor, which would say something too, is never run.
-            ctypes.pythonapi.Py_IncRef(ctypes.py_object(held))
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(listener))
         finally:
             os.dup2(usual, 2)
         try:
@@ -475,8 +475,8 @@ def _serve(box: str) -> None:
         if others:
             os.write(2, others)
     finally:
-        for one in (folder, heard, told, usual):
-            os.close(one)
+        for descriptor in (folder, heard, write_end, usual):
+            os.close(descriptor)
 
 
 def _tell_rank(box: str, module: Any) -> None:
@@ -551,19 +551,19 @@ class _PrintedLines:
         self.left = b""  # of a line whose end has not been printed yet
         # No name of a module is looked up later: there are none when Python ends, and prints what is left.
         self.crc, self.pack, self.os = zlib.crc32, struct.pack, os
-        self.known = [(one, self.identity(one)) for one in (self.file, stream)]
+        self.known = [(descriptor, self.identity(descriptor)) for descriptor in (self.file, stream)]
         self.nobody = (errno.EAGAIN, errno.EBADF, errno.EIO, errno.ENOSPC, errno.EPIPE)
 
     def identity(self, file: int) -> tuple[int, int]:
-        held = self.os.fstat(file)
-        return held.st_dev, held.st_ino
+        status = self.os.fstat(file)
+        return status.st_dev, status.st_ino
 
     def tell(self, data: bytes) -> None:
         pieces = (self.left + data).replace(b"\r", b"\n").split(b"\n")
         self.left = pieces.pop()[-8192:]
         sums = [self.crc(piece) for piece in pieces if piece]
         try:
-            if not sums or any(self.identity(one) != held for one, held in self.known):
+            if not sums or any(self.identity(descriptor) != identity for descriptor, identity in self.known):
                 return  # somebody has put another file in its place
             for at in range(0, len(sums), 1000):  # a write of at most 4096 bytes comes in one piece
                 some = sums[at : at + 1000]
@@ -583,8 +583,8 @@ def _tell_lines(box: str) -> None:
     usual = io.FileIO.write
     for name in ("stdout", "stderr"):
         text = getattr(sys, name)
-        held = os.fstat(text.fileno())
-        if "%d:%d" % (held.st_dev, held.st_ino) not in wanted:
+        status = os.fstat(text.fileno())
+        if "%d:%d" % (status.st_dev, status.st_ino) not in wanted:
             continue
 
         tell = _PrintedLines(box, text.fileno()).tell

@@ -286,9 +286,9 @@ class _NodeFolder:
 
     def _gave_up(self, processes: dict[int, _Raw]) -> None:
         """Where the only rank was that said nothing and ended with exit code 1, by its faulthandler's timer."""
-        said = {row["pid"] for row in self._said() if row["what"] != "sent"}
+        speakers = {row["pid"] for row in self._said() if row["what"] != "sent"}
         silent = [
-            known for pid, known in processes.items() if pid not in said and known.get("status") == 1 << 8
+            known for pid, known in processes.items() if pid not in speakers and known.get("status") == 1 << 8
             and known["role"] == "rank"
         ]  # fmt: skip
         after, frames = printed.dumped(self._output_end()) if len(silent) == 1 else ("", [])

@@ -46,12 +46,12 @@ class WatchedDraws:
 
     def constant(self) -> list[Local]:
         """Lines whose seed was the same for all samples, of several, or for all batches."""
-        found = []
+        lines = []
         for (call, place, batch), made in self._made.items():
             count = len(made) if batch else len({at for at, _ in made})
             if count >= (_LEAST_BATCHES if batch else _LEAST) and len({seed for _, seed in made}) == 1:
-                found.append(Local(call, place, made[0][1] % 2**53, count, batch))
-        return found
+                lines.append(Local(call, place, made[0][1] % 2**53, count, batch))
+        return lines
 
 
 @contextmanager

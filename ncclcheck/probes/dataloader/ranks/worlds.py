@@ -54,7 +54,7 @@ class World:
         alone = self._run([self._asked(rank=0, world=1, count=1)])[0]
         return None if alone.error or (alone.iterable and "alone" not in alone.passes) else alone
 
-    def why(self, found: IndexMap) -> IndexMap:
+    def why(self, case: IndexMap) -> IndexMap:
         """The one difference between two processes that alone makes their indices differ."""
         causes: list[tuple[Cause, dict[str, bool]]] = [
             ("listing", {"entropy": False, "listing_reversed": True}),
@@ -62,12 +62,12 @@ class World:
         ]
         for cause, differences in causes:
             if time.monotonic() + _LEAST_S > self.end:
-                return found
+                return case
             views = self.views(**differences)
             again = index_map(views)
             if not any(view.error for view in views) and (again.differing or len(set(again.lengths)) > 1):
-                return replace(found, cause=cause)
-        return replace(found, cause="interpreter")
+                return replace(case, cause=cause)
+        return replace(case, cause="interpreter")
 
     def apart_with_one_seed(self) -> bool:
         """Whether no two ranks read the same sample of a stream where all of them begin from the same seeds."""

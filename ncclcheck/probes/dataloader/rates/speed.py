@@ -38,7 +38,7 @@ class _Warm(Struct, frozen=True, kw_only=True):
     slowest: Slowest | None
     method: str
     gpu: bool
-    held: list[Held]
+    locks: list[Held]
 
 
 @dataclass
@@ -106,7 +106,7 @@ def _warm(made: FactoryLoader, seed: int, seconds: float) -> _Warm:
         slowest=None if made.iterable else Slowest(index=worst, seconds=times[worst], median_s=middle),
         method=start_method(made)[0],
         gpu=torch.cuda.is_available(),
-        held=locks.share(sum(times.values())),
+        locks=locks.share(sum(times.values())),
     )
 
 
@@ -155,5 +155,5 @@ def _told(made: FactoryLoader, plan: DataPlan, mine: float, warm: _Warm | None, 
         length=made.length,
         slowest=warm.slowest if warm else None,
         each_s=warm.each_s if warm else 0.0,
-        held=warm.held if warm else [],
+        held=warm.locks if warm else [],
     )

@@ -22,15 +22,15 @@ _ASKS = re.compile(
 )
 
 
-def add(found: dict[str, NotFinite], index: int, sample: Any) -> None:
+def add(counts: dict[str, NotFinite], index: int, sample: Any) -> None:
     """Count this sample where a part of it is not finite."""
     for leaf, tensor in _floats("", sample, 0):
         if bool(torch.isfinite(tensor).all()):
             continue
-        finite = found.get(leaf) or NotFinite(leaf=leaf, count=0)
+        finite = counts.get(leaf) or NotFinite(leaf=leaf, count=0)
         examples = [*finite.examples, index][:_MOST_EXAMPLES]
         nan = finite.nan + bool(torch.isnan(tensor).any())
-        found[leaf] = replace(finite, count=finite.count + 1, nan=nan, examples=examples)
+        counts[leaf] = replace(finite, count=finite.count + 1, nan=nan, examples=examples)
 
 
 def meant(dataset: Any) -> bool:

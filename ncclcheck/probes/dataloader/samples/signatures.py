@@ -72,13 +72,13 @@ class Tally:
         self.counts: Counter[Signature] = Counter()
         self.indices: dict[Signature, list[int]] = {}
 
-    def add(self, index: int, found: Signature) -> bool:
+    def add(self, index: int, form: Signature) -> bool:
         """Count a sample; True for the first of its kind."""
-        self.counts[found] += 1
-        known = self.indices.setdefault(found, [])
+        self.counts[form] += 1
+        known = self.indices.setdefault(form, [])
         if len(known) < _MOST_INDICES:
             known.append(index)
-        return self.counts[found] == 1
+        return self.counts[form] == 1
 
     @property
     def usual(self) -> Signature:

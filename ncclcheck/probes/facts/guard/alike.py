@@ -122,10 +122,10 @@ def _told(below: Any, place: str) -> Iterator[object]:
         yield bytes(below)
 
 
-def applied(prototype: Node, told: Mapping[str, msgspec.Raw], once: Once | None = None) -> Node:
+def applied(prototype: Node, changed: Mapping[str, msgspec.Raw], once: Once | None = None) -> Node:
     """The node that these differences tell; with `once`, it shares fields with others like it. Raises NotAlike."""
     tree: dict[str, Any] = {}
-    for pointer, value in told.items():
+    for pointer, value in changed.items():
         first, *parts = pointer.split("/")
         if first or not parts:
             raise NotAlike(f"{pointer!r} is no place: it begins with / and names a fact")

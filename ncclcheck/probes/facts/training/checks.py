@@ -284,9 +284,9 @@ class EnteredCollective(Struct, frozen=True):
         return f"{self.name} at {', called at '.join(self.lines)}" if self.lines else self.name
 
     @classmethod
-    def read(cls, told: str) -> EnteredCollective:
+    def read(cls, text: str) -> EnteredCollective:
         """What __str__ has written."""
-        name, _, lines = told.partition(" at ")
+        name, _, lines = text.partition(" at ")
         return cls(name, tuple(lines.split(", called at ")) if lines else ())
 
     @property

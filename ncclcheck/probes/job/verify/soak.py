@@ -110,12 +110,12 @@ class _SoakGrowth:
         self._least: int | None = None
         self._to = 0
 
-    def add(self, held: int, soak: Soak) -> None:
+    def add(self, memory: int, soak: Soak) -> None:
         """Note the bytes that are held after a round."""
         if soak.seconds <= self._quarter:
-            self._most, self._from = max(self._most, held), soak.results
+            self._most, self._from = max(self._most, memory), soak.results
         elif soak.seconds >= 3 * self._quarter and self._most:
-            self._least, self._to = min(held, self._least or held), soak.results
+            self._least, self._to = min(memory, self._least or memory), soak.results
 
     @property
     def bytes(self) -> int:

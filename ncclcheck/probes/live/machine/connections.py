@@ -146,7 +146,7 @@ def used_last(used: List[Raw]) -> List[Raw]:
     ]
 
 
-def asks(one: Raw, used: List[Raw]) -> str:
+def asks(look: Raw, used: List[Raw]) -> str:
     """The far end of the connection that the main thread reads or writes."""
-    mine = [s for s in used if one["file"] == "socket:[{}]".format(s["inode"]) and "ends" in s]
+    mine = [s for s in used if look["file"] == "socket:[{}]".format(s["inode"]) and "ends" in s]
     return address(mine[0]["ends"][0], mine[0]["ends"][2], mine[0]["to"]) if mine else ""

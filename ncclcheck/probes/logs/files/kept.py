@@ -106,7 +106,7 @@ class File:
             or self.message is not None
             or self.number < self.frames_until
             or (self.box is not None)
-            or self.wrapped.held != b""
+            or self.wrapped.pending != b""
         )
 
     def seen(self, text: str) -> None:

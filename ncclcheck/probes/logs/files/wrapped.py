@@ -17,26 +17,31 @@ _MOST_LINES = 8  # of one: chosen, four of 80 columns hold a watchdog's; of a ce
 
 @dataclass
 class Wrapped:
-    """held: a line that goes on, as far as it was put together. number: where it began. lines: of how many it is.
+    """pending: a line that goes on, as far as it was put together. number: where it began. lines: how many it is.
 
     cell: what the last row had in its last cell, of a table.
     """
 
-    held: bytes = b""
+    pending: bytes = b""
     number: int = 0
     lines: int = 0
     cell: bytes = b""
 
     def take(self, line: bytes, number: int) -> list[tuple[bytes, int]]:
         """The lines that are whole now, with their numbers."""
-        if self.held and number == self.number + self.lines and self.lines < _MOST_LINES and self._goes_on(line):
-            return [] if self.cell or _CUT.search(self.held.rstrip()) else self.rest()
+        if (
+            self.pending
+            and number == self.number + self.lines
+            and self.lines < _MOST_LINES
+            and self._goes_on(line)
+        ):
+            return [] if self.cell or _CUT.search(self.pending.rstrip()) else self.rest()
         before = self.rest()
         row = _ROW.match(line[:LONGEST])
         if row and row["first"].strip():
-            self.held, self.cell = line[: row.end("last")].rstrip(), row["last"]
+            self.pending, self.cell = line[: row.end("last")].rstrip(), row["last"]
         elif len(line) >= _NARROWEST and _CUT.search(line[:LONGEST].rstrip()):
-            self.held, self.cell = line[:LONGEST], b""
+            self.pending, self.cell = line[:LONGEST], b""
         else:
             return [*before, (line, number)]
         self.number, self.lines = number, 1
@@ -44,21 +49,21 @@ class Wrapped:
 
     def rest(self) -> list[tuple[bytes, int]]:
         """The line that was held, where it does not go on, and at the end of the file."""
-        held, self.held = self.held, b""
-        return [(held, self.number)] if held else []
+        line, self.pending = self.pending, b""
+        return [(line, self.number)] if line else []
 
     def _goes_on(self, line: bytes) -> bool:
         """Whether the next line belongs to the held one, and is then put to it."""
         if not self.cell:
             if line[:1] in (b"[", b"|") or MARK in line or not line.strip():
                 return False
-            self.held += line
+            self.pending += line
         else:
             row = _ROW.match(line[:LONGEST])
             if row is None or row["first"].strip():
                 return False
             # A cell is filled but for one blank at each side: a word that was cut goes on at once.
-            self.held += (b"" if self.cell[-2:-1].strip() else b" ") + row["last"][1:].rstrip()
+            self.pending += (b"" if self.cell[-2:-1].strip() else b" ") + row["last"][1:].rstrip()
             self.cell = row["last"]
         self.lines += 1
         return True

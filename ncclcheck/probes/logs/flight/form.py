@@ -113,9 +113,9 @@ def _entries(listed: list[Any]) -> Iterator[FlightEntry]:
         yield entry
 
 
-def members(told: str | list[int]) -> tuple[int, ...]:
+def members(value: str | list[int]) -> tuple[int, ...]:
     """Global ranks of a group: torch writes a list as text. Raises RefusedDump."""
-    ranks = _parsed(told) if isinstance(told, str) else tuple(told[: _MOST_RANKS + 1])
+    ranks = _parsed(value) if isinstance(value, str) else tuple(value[: _MOST_RANKS + 1])
     if len(ranks) > _MOST_RANKS or any(not 0 <= rank <= _MOST_RANKS for rank in ranks):
         raise RefusedDump("the ranks of a process group are no ranks")
     return ranks
@@ -131,8 +131,8 @@ def _parsed(text: str) -> tuple[int, ...]:
     return tuple(map(int, words))
 
 
-def number(told: int | str) -> int | None:
+def number(value: int | str) -> int | None:
     """A counter of a group's status; None where it has not begun (-1) or is no number."""
-    if isinstance(told, str):
-        told = int(told) if told.isascii() and told.isdigit() and len(told) < 19 else -1
-    return told if 0 <= told <= 2**60 else None
+    if isinstance(value, str):
+        value = int(value) if value.isascii() and value.isdigit() and len(value) < 19 else -1
+    return value if 0 <= value <= 2**60 else None

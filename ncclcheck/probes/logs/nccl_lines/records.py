@@ -47,15 +47,17 @@ class Communicator:
     splits: int = 0
     seen: Counter[End] = field(default_factory=Counter)
 
-    def holds(self, one: vias.RankConnection) -> bool:
+    def holds(self, connection: vias.RankConnection) -> bool:
         """Whether this connection can be one of its own."""
-        return self.rank < 0 or (self.rank in (one.source, one.target) and max(one[:2]) < self.nranks)
+        return self.rank < 0 or (
+            self.rank in (connection.source, connection.target) and max(connection[:2]) < self.nranks
+        )
 
-    def keep(self, one: vias.RankConnection) -> Counted:
+    def keep(self, connection: vias.RankConnection) -> Counted:
         """Count a connection, beyond a bound without its ends; as what it was counted."""
-        key = (one.via.kind, one.via.device, one.source, one.target)
+        key = (connection.via.kind, connection.via.device, connection.source, connection.target)
         if key not in self.seen and len(self.seen) >= _MOST_PEERS:
-            key = (one.via.kind, None, -1, -1)
+            key = (connection.via.kind, None, -1, -1)
         self.seen[key] += 1
         return self, key
 

@@ -24,11 +24,11 @@ def mounts(machine: Machine) -> list[Mount] | Unread:
     return mounted or Unread("broken", "/proc/self/mountinfo holds no mount")
 
 
-def under(found: list[Mount] | Unread, path: str) -> Mount | Unread:
+def under(mounted: list[Mount] | Unread, path: str) -> Mount | Unread:
     """The mount that holds a path: the one with the longest mount point, the last of several."""
-    if isinstance(found, Unread):
-        return found
-    above = [mount for mount in found if _holds(mount.point, path)]
+    if isinstance(mounted, Unread):
+        return mounted
+    above = [mount for mount in mounted if _holds(mount.point, path)]
     longest = max((len(mount.point) for mount in above), default=0)
     last = [mount for mount in above if len(mount.point) == longest]
     return last[-1] if last else Unread("absent", f"no mount holds {path}")

@@ -25,14 +25,14 @@ def messages(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 def attributes_of(data: bytes) -> Attributes:
     """By number, without its flags."""
-    found: Attributes = {}
+    attributes: Attributes = {}
     while len(data) >= ATTRIBUTE.size:
         length, name = ATTRIBUTE.unpack_from(data)
         if length < ATTRIBUTE.size:
             break
-        found[name & 0x3FFF] = data[ATTRIBUTE.size : length]
+        attributes[name & 0x3FFF] = data[ATTRIBUTE.size : length]
         data = data[aligned(length) :]
-    return found
+    return attributes
 
 
 def aligned(length: int) -> int:

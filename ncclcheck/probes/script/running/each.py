@@ -37,7 +37,7 @@ _NUMBERS: dict[type[ast.AST], Callable[..., object]] = {
 _TESTS: dict[type[ast.cmpop], Callable[..., object]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
     ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
-    ast.In: lambda one, several: one in several, ast.NotIn: lambda one, several: one not in several,
+    ast.In: lambda value, several: value in several, ast.NotIn: lambda value, several: value not in several,
 }  # fmt: skip
 
 
@@ -61,8 +61,8 @@ def of(value: AbstractValue) -> Each | None:
 
 def differs(each: Each | None) -> bool:
     """Whether it is known to be another one on some rank."""
-    known = [one for one in each or () if one is not UNKNOWN]
-    return any(one != known[0] for one in known)
+    known = [value for value in each or () if value is not UNKNOWN]
+    return any(value != known[0] for value in known)
 
 
 def with_each(value: AbstractValue, each: Each | None) -> AbstractValue:
@@ -77,35 +77,35 @@ def with_each(value: AbstractValue, each: Each | None) -> AbstractValue:
 
 def summed(op: ast.operator, left: AbstractValue, right: AbstractValue) -> Each | None:
     """Two numbers, or texts, made one; a rank divided by a number tells of nodes, whose size is not known."""
-    act, one, other = _NUMBERS.get(type(op)), of(left), of(right)
-    if act is None or one is None or other is None:
+    act, values, other = _NUMBERS.get(type(op)), of(left), of(right)
+    if act is None or values is None or other is None:
         return None
-    texts = [isinstance(part, str) for part in (*one, *other)]
+    texts = [isinstance(part, str) for part in (*values, *other)]
     if isinstance(op, ast.Add) and any(texts):
-        one, other = _texts(one), _texts(other)  # a variable of the environment is a text
+        values, other = _texts(values), _texts(other)  # a variable of the environment is a text
     elif any(texts):
-        if not isinstance(op, ast.Mod) or any(re.search(r"%[^sd%]", str(part)) for part in one):
+        if not isinstance(op, ast.Mod) or any(re.search(r"%[^sd%]", str(part)) for part in values):
             return None
-    elif isinstance(op, ast.Mod | ast.FloorDiv) and differs(one) and other != _OF_A_NODE:
+    elif isinstance(op, ast.Mod | ast.FloorDiv) and differs(values) and other != _OF_A_NODE:
         return None
-    return _by_rank(act, [one, other])
+    return _by_rank(act, [values, other])
 
 
 def _texts(each: Each) -> Each:
-    return tuple(one if one is UNKNOWN else str(one) for one in each)
+    return tuple(value if value is UNKNOWN else str(value) for value in each)
 
 
 def compared(ops: Sequence[ast.cmpop], sides: Sequence[AbstractValue]) -> Each | None:
     """A test with one operator; None where it holds on all four ranks or none, for there may be more of them."""
     if len(ops) != 1:
         return None
-    one, other = of(sides[0]), _several(sides[1]) if isinstance(ops[0], ast.In | ast.NotIn) else of(sides[1])
-    if one is None or other is None:
+    values, other = of(sides[0]), _several(sides[1]) if isinstance(ops[0], ast.In | ast.NotIn) else of(sides[1])
+    if values is None or other is None:
         return None
-    if isinstance(one[0], str) != isinstance(other[0], str) and isinstance(ops[0], ast.Eq | ast.NotEq):
-        one, other = _texts(one), _texts(other)
-    made = _by_rank(_TESTS[type(ops[0])], [one, other])
-    return made if differs(made) or not (differs(one) or differs(other)) else None
+    if isinstance(values[0], str) != isinstance(other[0], str) and isinstance(ops[0], ast.Eq | ast.NotEq):
+        values, other = _texts(values), _texts(other)
+    made = _by_rank(_TESTS[type(ops[0])], [values, other])
+    return made if differs(made) or not (differs(values) or differs(other)) else None
 
 
 def _several(value: AbstractValue) -> Each | None:
@@ -118,8 +118,8 @@ def _several(value: AbstractValue) -> Each | None:
 
 def holds_on_all(op: ast.cmpop, sides: Sequence[AbstractValue]) -> bool:
     """`rank <= 100`: a bound that no rank of the job is meant to reach."""
-    one, bound = of(sides[0]), of(sides[1])
-    if one is None or bound is None or not differs(one) or differs(bound):
+    values, bound = of(sides[0]), of(sides[1])
+    if values is None or bound is None or not differs(values) or differs(bound):
         return False
     number = bound[0]
     return isinstance(op, ast.Lt | ast.LtE) and isinstance(number, int) and number >= _ANY_RANK
@@ -132,8 +132,8 @@ def all_of(parts: Sequence[AbstractValue], every: bool) -> Each | None:
         return None
     made: list[object] = []
     for at in range(len(RANKS)):
-        each = [one[at] if one is not None else UNKNOWN for one in known]
-        decided = [one for one in each if one is not UNKNOWN and bool(one) != every]
+        each = [values[at] if values is not None else UNKNOWN for values in known]
+        decided = [value for value in each if value is not UNKNOWN and bool(value) != every]
         made.append((not every) if decided else UNKNOWN if UNKNOWN in each else every)
     return tuple(made)
 
@@ -170,10 +170,10 @@ def as_(kind: Callable[[object], object], value: AbstractValue) -> Each | None:
 
 def chosen(test: Each | None, yes: AbstractValue, no: AbstractValue) -> Each | None:
     """`a if rank == 0 else b`."""
-    one, other = of(yes), of(no)
-    if test is None or one is None or other is None or UNKNOWN in test:
+    values, other = of(yes), of(no)
+    if test is None or values is None or other is None or UNKNOWN in test:
         return None
-    return tuple(first if holds else second for holds, first, second in zip(test, one, other, strict=True))
+    return tuple(first if holds else second for holds, first, second in zip(test, values, other, strict=True))
 
 
 def of_guard(guard: Guard) -> Each | None:
@@ -185,12 +185,12 @@ def of_guard(guard: Guard) -> Each | None:
 
 def where(each: Each | None) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The ranks on which a test may hold, and on which it may not; empty where it does not tell ranks apart."""
-    if each is None or not any(bool(one) != bool(each[0]) or one is UNKNOWN for one in each):
+    if each is None or not any(bool(value) != bool(each[0]) or value is UNKNOWN for value in each):
         return (), ()
-    if not any(one is not UNKNOWN for one in each):
+    if not any(value is not UNKNOWN for value in each):
         return (), ()
-    holds = tuple(rank for rank, one in enumerate(each) if one is UNKNOWN or one)
-    fails = tuple(rank for rank, one in enumerate(each) if one is UNKNOWN or not one)
+    holds = tuple(rank for rank, value in enumerate(each) if value is UNKNOWN or value)
+    fails = tuple(rank for rank, value in enumerate(each) if value is UNKNOWN or not value)
     return (holds, fails) if len(holds) < len(each) or len(fails) < len(each) else ((), ())
 
 
@@ -203,13 +203,13 @@ def _by_rank(act: Callable[..., object], given: Sequence[Each | None]) -> Each |
             made.append(UNKNOWN)
             continue
         try:
-            one = act(*parts)
+            value = act(*parts)
         except (TypeError, ValueError, ZeroDivisionError, OverflowError, MemoryError):
             return None
-        if isinstance(one, str):
-            if len(one) > _LONG:
+        if isinstance(value, str):
+            if len(value) > _LONG:
                 return None
-        elif isinstance(one, int | float) and abs(one) > _LARGEST:
+        elif isinstance(value, int | float) and abs(value) > _LARGEST:
             return None
-        made.append(one)
+        made.append(value)
     return tuple(made) or None

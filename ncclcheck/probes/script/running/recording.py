@@ -222,8 +222,8 @@ class Recording:
         )
 
     @contextmanager
-    def inside(self, stack: list[Guard] | list[Loop], one: object) -> Iterator[None]:
-        stack.append(one)  # type: ignore[arg-type]
+    def inside(self, stack: list[Guard] | list[Loop], block: object) -> Iterator[None]:
+        stack.append(block)  # type: ignore[arg-type]
         try:
             yield
         finally:

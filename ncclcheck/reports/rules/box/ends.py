@@ -23,14 +23,14 @@ def box_rule(
 
     def register(body: Callable[[Cluster, BoxFailure], Iterator[Finding]]) -> Body:
         @functools.wraps(body)
-        def told(cluster: Cluster) -> Iterator[Finding]:
+        def wrapper(cluster: Cluster) -> Iterator[Finding]:
             if not cluster.measurements.boxes:
                 raise NothingToJudge("no job was watched")
             failure = first.end(cluster).first
             if failure is not None and failure.kind in kinds:
                 yield from body(cluster, failure)
 
-        return rule(code, title, worst=State.FAIL, over="", commands=("watch",))(told)
+        return rule(code, title, worst=State.FAIL, over="", commands=("watch",))(wrapper)
 
     return register
 

@@ -93,12 +93,12 @@ class _Need:
     other: str
     add: str
 
-    def is_missing(self, found: Settings) -> bool:
-        if self.name not in found.all:
+    def is_missing(self, settings: Settings) -> bool:
+        if self.name not in settings.all:
             return False
         if self.other == "NCCL_DEBUG":
-            return found.text("NCCL_DEBUG") == ""
-        return not found.is_on(self.other)
+            return settings.text("NCCL_DEBUG") == ""
+        return not settings.is_on(self.other)
 
 
 _NEEDS = (

@@ -169,7 +169,7 @@ def _too_long(
         where,
         f"{what}: {sent} bytes do not arrive, {passes or 'no size that was tried'} do{'es' * (not passes)}"
         + ("; a burst over TCP stood still" if stalled else ""),
-        why=_why(stalled=stalled, told=by_routers),
+        why=_why(stalled=stalled, by_routers=by_routers),
         owner="node" if where.node else "site",
         evidence=[
             seen("UDP without fragmentation", "; ".join(_shown(mtus, pair) for pair in pairs[:4])),
@@ -204,10 +204,10 @@ def _shown(mtus: Mapping[Pair, PathMtu], pair: Pair) -> str:
     return f"{pair[0]} to {pair[1]}: {mtus[pair].sent} sent, {mtus[pair].arrived} arrived{routers}"
 
 
-def _why(*, stalled: bool, told: bool) -> str:
+def _why(*, stalled: bool, by_routers: bool) -> str:
     if stalled:
         return "The first large message of a job hangs, while all small ones arrive."
-    if told:
+    if by_routers:
         return "A router reported a smaller MTU, so TCP uses smaller packets; RoCE and UDP do not."
     return "TCP between neighbours goes by the smaller MTU; RoCE, UDP and routed TCP hang at the first large one."
 

@@ -138,7 +138,7 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
         yield from trunk.findings_by_ports(tries.reached, hashed)
         split = split | hashed.pairs
     tries = tries.without({*split})
-    parts = [] if split else port_range.found(tries.reached, half)
+    parts = [] if split else port_range.shut_ports(tries.reached, half)
     yield from port_range.findings(tries.reached, parts, tries.hosts, tries.links)
     tries = tries.without({pair for part in parts for pair in part.pairs})
     explained = [*by_own_way, *itself, *at_source, *split, *parts]

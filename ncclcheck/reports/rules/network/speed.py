@@ -140,9 +140,9 @@ def _bursts(cluster: Cluster, odd: set[str]) -> Iterator[Finding]:
         * limits.get("NET008.of_reported_percent", 10.0) / 100
         for node, link in links.items()
     }  # fmt: skip
-    clamped = small_segments.found(found) if (found := reached(cluster)) else None
-    if clamped and found:
-        yield small_segments.finding(found, clamped, {node.name: node for node in cluster.nodes})
+    clamped = small_segments.clamped(reach) if (reach := reached(cluster)) else None
+    if clamped and reach:
+        yield small_segments.finding(reach, clamped, {node.name: node for node in cluster.nodes})
     astray = led_astray.astray_nodes(cluster)  # NET003 says why they are on another network
     slow, pairs = [node for node in slowness.nodes if node.node not in {*odd, *astray}], slowness.pairs
     if clamped:

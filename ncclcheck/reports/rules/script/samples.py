@@ -392,11 +392,13 @@ def _followed(script: Script) -> Iterator[tuple[Call, bool, tuple[Call, Loop] | 
             if call and not still and not {"*", "**"} & {*call.arguments}:
                 by_sampler[tag] = call, begun_anew(script, loader)
     for tag, (call, again) in by_sampler.items():
-        told = [this for this in calls if tag in tags(this, "on")]
+        epoch_calls = [this for this in calls if tag in tags(this, "on")]
         if again and counts_epochs(again[1]):  # once before the loop is as good as never
             head = (again[1].file, again[1].line)
-            told = [this for this in told if any((loop.file, loop.line) == head for loop in this.loops)]
-        yield call, bool(told), again
+            epoch_calls = [
+                this for this in epoch_calls if any((loop.file, loop.line) == head for loop in this.loops)
+            ]
+        yield call, bool(epoch_calls), again
 
 
 def _of_one_epoch(script: Script) -> tuple[Call, str] | None:

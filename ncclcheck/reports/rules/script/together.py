@@ -115,13 +115,13 @@ def conditional(script: Script) -> Iterator[Finding]:
     """
     reported: set[tuple[str, int]] = set()
     read: set[tuple[str, int]] = set()
-    told: set[tuple[str, int]] = set()
+    named: set[tuple[str, int]] = set()
     for call in reached(script):
         guard = by_rank(call)
         read |= {(call.file, guard.line)} if guard else set()
         reported |= {(call.file, guard.line)} if guard and _entered(script, call) else set()
         if guard and guard.branch != "rest" and (name := _entered(script, call)) and _alone(script, call, guard):
-            told.add((guard.file or call.file, guard.line))
+            named.add((guard.file or call.file, guard.line))
             yield fail(
                 here(call),
                 f"{name} stands under a condition on the rank: {_shown(guard)}",
@@ -136,10 +136,10 @@ def conditional(script: Script) -> Iterator[Finding]:
                 f"{name} stands under a condition on the rank: with FSDP or ZeRO all ranks must enter it",
                 evidence=[written(script, call), seen(f"{call.file}:{guard.line}", _shown(guard))],
             )
-    yield from _side_by_side(script, told)
+    yield from _side_by_side(script, named)
     for guard, call, name, _ in left_alone(script):
         if (
-            (guard.file, guard.line) in told
+            (guard.file, guard.line) in named
             or ((guard.file, guard.line) in read and not _is_plain(call, guard))
             or _leaves_loop(guard, call)
         ):
@@ -159,12 +159,12 @@ def conditional(script: Script) -> Iterator[Finding]:
             )
 
 
-def _side_by_side(script: Script, told: set[tuple[str, int]]) -> Iterator[Finding]:
+def _side_by_side(script: Script, reported: set[tuple[str, int]]) -> Iterator[Finding]:
     """Collectives that the branches of a condition on the rank do not have in common, counted rank by rank."""
     for call, guard in unbalanced(script, lambda call: collective(script, call) if ":" not in call.name else ""):
-        if (guard.file, guard.line) in told or guard.branch == "rest" or call.name in (INIT, *DDP):
+        if (guard.file, guard.line) in reported or guard.branch == "rest" or call.name in (INIT, *DDP):
             continue
-        told.add((guard.file, guard.line))
+        reported.add((guard.file, guard.line))
         name = collective(script, call)
         yield warn(
             here(call) if _is_near(guard, call) else Where(device=f"{guard.file}:{guard.line}"),

@@ -26,7 +26,7 @@ _OWN = re.compile(r"queue|bank|memory|mems\b|cache|hidden|carry|history|recent|s
     commands=("smoke",),
 )
 @checked("beside")
-def beside(cluster: Cluster, found: Beside) -> Iterator[Finding]:
+def beside(cluster: Cluster, fact: Beside) -> Iterator[Finding]:
     """
     ## What
     Tensors, numpy arrays and numbers that a model keeps as plain attributes, or the given step in `state`, and
@@ -53,10 +53,10 @@ def beside(cluster: Cluster, found: Beside) -> Iterator[Finding]:
     PyTorch, nn.Module.register_buffer; PyTorch, DistributedDataParallel (broadcast_buffers);
     facebookresearch/dino, main_dino.py (update_center).
     """
-    apart = [kept for kept in found.kept if kept.ranks]
+    apart = [kept for kept in fact.kept if kept.ranks]
     own = [kept for kept in apart if _OWN.search(kept.name.rpartition(".")[2])]
     if lost := [kept for kept in apart if kept not in own]:
-        yield _drifts(cluster, lost, found.steps)
+        yield _drifts(cluster, lost, fact.steps)
     if own:
         yield note(
             Where(),
@@ -64,7 +64,7 @@ def beside(cluster: Cluster, found: Beside) -> Iterator[Finding]:
             evidence=[seen(kept.name, f"differs on {ranks(kept.ranks)}") for kept in own[:_SHOWN]],
         )
     if not apart:
-        text = f"{_names(found.kept)} {_is(found.kept)} the same on all ranks after {found.steps} steps"
+        text = f"{_names(fact.kept)} {_is(fact.kept)} the same on all ranks after {fact.steps} steps"
         yield fine(Where(), text, seen("values beside the parameters", text))
 
 

@@ -13,7 +13,7 @@ from ncclcheck.reports.subjects.training.trained import checked, place, ranks
 
 @rule("TRN028", "all ranks enter the same collectives", worst=State.FAIL, over="", commands=("smoke",))
 @checked("entered")
-def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
+def entered(cluster: Cluster, fact: Entered) -> Iterator[Finding]:
     """
     ## What
     The collectives (`all_reduce`, `barrier`, ...) that the given model, loss and step call themselves, by rank.
@@ -36,22 +36,22 @@ def entered(cluster: Cluster, found: Entered) -> Iterator[Finding]:
     ## Source
     PyTorch, Distributed communication package, Debugging torch.distributed applications; pytorch/pytorch#21144.
     """
-    if {"none", "backward"} <= {call.name for call in found.calls}:
-        yield _no_backward(cluster, found)
+    if {"none", "backward"} <= {call.name for call in fact.calls}:
+        yield _no_backward(cluster, fact)
         return
-    odd = found.ranks[0] if found.ranks else 0
-    calls = [call for call in found.calls if call.lines]
-    text = "; ".join(f"rank {rank} in {call}" for rank, call in enumerate(found.entered[:4]))
-    when = f"in step {found.step} of the given steps " if found.step else ""
+    odd = fact.ranks[0] if fact.ranks else 0
+    calls = [call for call in fact.calls if call.lines]
+    text = "; ".join(f"rank {rank} in {call}" for rank, call in enumerate(fact.entered[:4]))
+    when = f"in step {fact.step} of the given steps " if fact.step else ""
     yield fail(
-        place(cluster, odd) if len(found.ranks) == 1 and len(found.entered) > 2 else Where(),
+        place(cluster, odd) if len(fact.ranks) == 1 and len(fact.entered) > 2 else Where(),
         f"{when}ranks enter different collectives: {text}",
         why="A collective ends on no rank before all have entered it: the job hangs, or mixes up numbers.",
         owner="job",
-        evidence=[seen(f"rank {rank}", call) for rank, call in enumerate(found.entered[:8])],
+        evidence=[seen(f"rank {rank}", call) for rank, call in enumerate(fact.entered[:8])],
         fix=[
             _alone(calls[0])
-            if _of_rank_0(found)
+            if _of_rank_0(fact)
             else _together(calls[0] if calls else EnteredCollective("the collective"))
         ],
     )

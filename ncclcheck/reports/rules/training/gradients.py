@@ -231,7 +231,7 @@ def _why_not_joined(cluster: Cluster, gradients: Gradients) -> tuple[str, Remedy
 
 @rule("TRN010", "every parameter gets a gradient", worst=State.FAIL, over="", commands=_JOBS)
 @checked("unused")
-def every_parameter_gets_a_gradient(cluster: Cluster, found: Unused) -> Iterator[Finding]:
+def every_parameter_gets_a_gradient(cluster: Cluster, fact: Unused) -> Iterator[Finding]:
     """
     ## What
     Parameters that require a gradient and have none after a backward pass on the first batch, by rank.
@@ -261,9 +261,9 @@ def every_parameter_gets_a_gradient(cluster: Cluster, found: Unused) -> Iterator
     harmless = strategy(cluster) != "ddp" or (setup is not None and setup.find_unused)
     later = _reached_later(cluster)
     for kind in ("dice", "batch"):
-        if (varying := [parameter for parameter in found.unused if parameter.varies == kind]) and not harmless:
-            yield _varying(varying, found)
-    always = [parameter for parameter in found.unused if not parameter.varies]
+        if (varying := [parameter for parameter in fact.unused if parameter.varies == kind]) and not harmless:
+            yield _varying(varying, fact)
+    always = [parameter for parameter in fact.unused if not parameter.varies]
     for reached in (False, True):
         for somewhere in (False, True):
             unused = [
@@ -272,7 +272,7 @@ def every_parameter_gets_a_gradient(cluster: Cluster, found: Unused) -> Iterator
                 if (parameter.name in later, not parameter.everywhere) == (reached, somewhere)
             ]
             if unused and not (harmless and reached):
-                yield _tolerated(cluster, unused) if harmless else _unused(cluster, found, unused, reached)
+                yield _tolerated(cluster, unused) if harmless else _unused(cluster, fact, unused, reached)
 
 
 def _reached_later(cluster: Cluster) -> set[str]:

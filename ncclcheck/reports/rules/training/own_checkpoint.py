@@ -173,23 +173,23 @@ def _fix(lost: Sequence[LostState]) -> Remedy:
             f"Keep {name} in a buffer, which state_dict() holds.",
             f"self.register_buffer('{name}', torch.tensor(0))",
         )
-    held, name = _holder(first)
+    holder, name = _holder(first)
     if first.how == "weights":
         return you(
             f"Save the tensors of {name}, and copy them back on every rank.",
-            f"saved['{name}'] = copy.deepcopy({held})",
-            f"{held} = saved['{name}']  # in load, once it has been made",
+            f"saved['{name}'] = copy.deepcopy({holder})",
+            f"{holder} = saved['{name}']  # in load, once it has been made",
         )
     if first.how == "value" or first.kind != "state":
         return you(
             f"Save {name} with the rest, and set it on every rank.",
-            f"saved['{name}'] = {held}",
-            f"{held} = saved['{name}']",
+            f"saved['{name}'] = {holder}",
+            f"{holder} = saved['{name}']",
         )
     return you(
         f"Save the state_dict of {name}, and load it on every rank.",
-        f"saved['{name}'] = {held}.state_dict()",
-        f"{held}.load_state_dict(saved['{name}'])",
+        f"saved['{name}'] = {holder}.state_dict()",
+        f"{holder}.load_state_dict(saved['{name}'])",
     )
 
 

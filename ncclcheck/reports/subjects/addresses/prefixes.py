@@ -18,13 +18,13 @@ def findings(ways: Ways, subnets: list[Subnet]) -> Iterator[Finding]:
     yield from (_prefix(link, other, main, lost) for link, other, main, lost in _odd(ways, subnets))
 
 
-def between(cluster: Cluster, one: str, other: str) -> Finding | None:
+def between(cluster: Cluster, node: str, other: str) -> Finding | None:
     """The prefix length of one of two nodes, where it is why nothing passes between them."""
     links = lan.links(cluster)
     if len(links) < 2:
         return None
     for link, subnet, main, lost in _odd(Ways(cluster), subnets_of(cluster, links)):
-        if any({link.node, far.node} == {one, other} for far in lost):
+        if any({link.node, far.node} == {node, other} for far in lost):
             return _prefix(link, subnet, main, lost)
     return None
 

@@ -16,17 +16,17 @@ from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.words.fold import fold_names
 
 
-def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.LanPlace]) -> Iterator[Finding]:
+def findings(cluster: Cluster, reach: Reached, links: Mapping[str, lan.LanPlace]) -> Iterator[Finding]:
     """One a node and address. Within one subnet nobody means it; between subnets a gateway may."""
     hosts = {node.name: node for node in cluster.nodes}
     by_sender: dict[tuple[str, str, str], list[str]] = {}
-    for (a, b), peer in found.seen.items():
+    for (a, b), peer in reach.seen.items():
         source, seen_as = value_or(peer.source, ""), value_or(peer.seen_as, "")
         if source and seen_as and source != seen_as and a in hosts:
             by_sender.setdefault((a, source, seen_as), []).append(b)
     for (node, source, seen_as), peers in by_sender.items():
         own = firewall.writing(hosts[node], source)
-        by_rule = own and all(_leaves_as_meant(found, node, peer) for peer in peers)
+        by_rule = own and all(_leaves_as_meant(reach, node, peer) for peer in peers)
         if (device := held_up.holder(cluster, node, seen_as)) and not by_rule:
             yield _by_another(cluster, hosts[node], device, source, seen_as, peers)
             continue
@@ -38,7 +38,7 @@ def findings(cluster: Cluster, found: Reached, links: Mapping[str, lan.LanPlace]
         sees = "see" if len(peers) > 1 else "sees"
         who = f"{node} itself" if own else "something on the way"
         yield level(
-            Where(node=node, device=found.interface(node) or None),
+            Where(node=node, device=reach.interface(node) or None),
             f"{fold_names(peers)} {sees} what {node} sends from {source} as coming from {seen_as}: "
             f"{who} writes another sender on it (NAT)",
             why="Who answers to that address, or lets in by address, has to do with another machine.",

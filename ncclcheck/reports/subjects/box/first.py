@@ -507,8 +507,8 @@ def _absent(boxes: Sequence[Box], failures: Sequence[BoxFailure]) -> BoxFailure 
     if len(ranks) != 1 or not complained:
         return None
     box, process = quiet[0]
-    said = [failure.raised.message for failure in failures if failure.raised is not None]
-    lost = all(map(_CLOSED.search, said)) and not any(map(_TIME.search, said))
+    messages = [failure.raised.message for failure in failures if failure.raised is not None]
+    lost = all(map(_CLOSED.search, messages)) and not any(map(_TIME.search, messages))
     lives = process.gone is None or process.gone > failures[0].t + _ALONE_S
     closed = "closed its connections to the others, and lived on" if lost and lives else ""
     return BoxFailure(failures[0].t, "absent", box, process, detail=closed)

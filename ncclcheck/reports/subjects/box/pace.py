@@ -85,7 +85,7 @@ def _change(boxes: Sequence[Box], each: Sequence[_Series]) -> _PaceChange | None
     begun, ended = min((b.started for b in boxes), default=0.0), _ended(boxes)
     width = max(_LEAST_BIN_S, (ended - begun) / _MOST_BINS)
     edges = [begun + at * width for at in range(int((ended - begun) / width) + 1)]
-    binned = [[_rate(one, start, start + width) for start in edges[:-1]] for one in each]
+    binned = [[_rate(series, start, start + width) for start in edges[:-1]] for series in each]
     rates = [fmean(column) for column in zip(*map(_scaled, binned), strict=True)]
     if len(rates) < 2 * _LEAST_BINS:
         return None

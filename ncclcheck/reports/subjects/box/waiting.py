@@ -41,20 +41,20 @@ class WaitingFor(NamedTuple):
     lock: bool = False
 
 
-def of(cluster: Cluster, box: Box, one: BoxProcess) -> WaitingFor:
+def of(cluster: Cluster, box: Box, process: BoxProcess) -> WaitingFor:
     """Of a rank that is not in the collective of the others."""
-    if is_stopped(one):
+    if is_stopped(process):
         return WaitingFor("")
-    live, worker = _live(cluster, box, one.pid), _worker(box, one)
-    words = _as_holder(cluster, box, one.pid) or (_by_connection_or_lock(live) if live is not None else "")
+    live, worker = _live(cluster, box, process.pid), _worker(box, process)
+    words = _as_holder(cluster, box, process.pid) or (_by_connection_or_lock(live) if live is not None else "")
     if not words and worker is not None:
         at = own_frames(_since_its_fork(worker))[0]
         lock = _waits_for_a_lock(worker)
         does = "waits for a lock" if lock else "is"
         return WaitingFor(f"for its worker (pid {worker.pid}), which {does} in {short(at)}", at, lock)
-    words = words or _for_a_child(box, one)
+    words = words or _for_a_child(box, process)
     words = words or (_by_look(live) if live is not None else "")
-    return WaitingFor(words or _by_frames(one.stack))
+    return WaitingFor(words or _by_frames(process.stack))
 
 
 def _as_holder(cluster: Cluster, box: Box, pid: int) -> str:

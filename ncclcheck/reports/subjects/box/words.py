@@ -28,26 +28,30 @@ _WRITES = re.compile(r"(?i)file too large|EFBIG|write|iostream|unexpected pos|SI
 _FULL = 64 * 2**20  # bytes of room below which a disk is told of: less than a small checkpoint
 
 
-def where(one: BoxFailure) -> Where:
+def where(fault: BoxFailure) -> Where:
     """Node and rank."""
-    return Where(node=one.host, rank=one.rank if one.rank >= 0 else None)
+    return Where(node=fault.host, rank=fault.rank if fault.rank >= 0 else None)
 
 
-def heading(one: BoxFailure, waits: WaitingFor | None = None) -> str:
+def heading(fault: BoxFailure, waits: WaitingFor | None = None) -> str:
     """Who did what. waits: what the process of a stall waits for."""
-    if one.kind == "stalled" and one.process is not None:
-        return f"the job stalled: {one.who} {_stalls(one, one.process, waits)}"
-    if one.kind == "unmet":
-        return f"the ranks did not meet: {one.detail}"
-    if one.kind in ("outside", "stalled"):
-        return failure.what(one) + (_places(one.box) if one.kind == "stalled" else senders.words(one))
-    if one.kind in ("vanished", "cut"):
-        return f"{one.host}: {failure.what(one)}" if one.kind == "vanished" else f"{one.host} {failure.what(one)}"
-    if one.kind == "gpu":
-        return f"{one.who}: {failure.what(one)}"
-    if one.kind == "raised":
-        return f"{one.who}: {failure.what(one)}"
-    return f"{one.who} {failure.what(one)}{senders.words(one)}"
+    if fault.kind == "stalled" and fault.process is not None:
+        return f"the job stalled: {fault.who} {_stalls(fault, fault.process, waits)}"
+    if fault.kind == "unmet":
+        return f"the ranks did not meet: {fault.detail}"
+    if fault.kind in ("outside", "stalled"):
+        return failure.what(fault) + (_places(fault.box) if fault.kind == "stalled" else senders.words(fault))
+    if fault.kind in ("vanished", "cut"):
+        return (
+            f"{fault.host}: {failure.what(fault)}"
+            if fault.kind == "vanished"
+            else f"{fault.host} {failure.what(fault)}"
+        )
+    if fault.kind == "gpu":
+        return f"{fault.who}: {failure.what(fault)}"
+    if fault.kind == "raised":
+        return f"{fault.who}: {failure.what(fault)}"
+    return f"{fault.who} {failure.what(fault)}{senders.words(fault)}"
 
 
 def _stalls(fault: BoxFailure, process: BoxProcess, waits: WaitingFor | None) -> str:
@@ -87,45 +91,49 @@ def _one_place(box: Box, at: tuple[str, list[int]]) -> str:
     return f": {fold_ranks(at[1])} are all in {failure.short(at[0])}, which calls {call}"
 
 
-def waits(cluster: Cluster, one: BoxFailure) -> WaitingFor | None:
+def waits(cluster: Cluster, fault: BoxFailure) -> WaitingFor | None:
     """What the process of a stall waits for."""
-    return waiting.of(cluster, one.box, one.process) if one.kind == "stalled" and one.process is not None else None
+    return (
+        waiting.of(cluster, fault.box, fault.process)
+        if fault.kind == "stalled" and fault.process is not None
+        else None
+    )
 
 
-def evidence(cluster: Cluster, one: BoxFailure) -> list[Evidence]:
+def evidence(cluster: Cluster, fault: BoxFailure) -> list[Evidence]:
     """When and where it was, what else is known of it, what followed."""
-    all_evidence = [seen("first", f"{clock(one.t)} UTC, {one.t - one.box.started:.1f} s after the start")]
-    if one.kind != "outside" and (at := place(one)):
+    all_evidence = [seen("first", f"{clock(fault.t)} UTC, {fault.t - fault.box.started:.1f} s after the start")]
+    if fault.kind != "outside" and (at := place(fault)):
         all_evidence.append(seen("line", at))
-    if one.raised is not None and one.kind == "apart":
-        all_evidence.append(seen("raised", failure.in_words(one.raised)))
-    if one.raised is not None and one.raised.printed:
+    if fault.raised is not None and fault.kind == "apart":
+        all_evidence.append(seen("raised", failure.in_words(fault.raised)))
+    if fault.raised is not None and fault.raised.printed:
         all_evidence.append(
             seen("read in", "the job's output: its Python ran without what the box puts into it (-I, -E, -S)")
         )
-    if one.raised is not None and one.raised.cause:
-        all_evidence.append(seen("raised from", one.raised.cause[:200]))
-    all_evidence += [seen("process", _process(one.process))] if one.process is not None else []
-    if (waited := waits(cluster, one)) is not None and waited.line:
+    if fault.raised is not None and fault.raised.cause:
+        all_evidence.append(seen("raised from", fault.raised.cause[:200]))
+    all_evidence += [seen("process", _process(fault.process))] if fault.process is not None else []
+    if (waited := waits(cluster, fault)) is not None and waited.line:
         all_evidence.append(seen("its worker", waited.line))
-    if one.process is not None and one.process.printed and one.kind in _SILENT:
-        all_evidence.append(seen("printed last", in_line(one.process.printed[-1])[:200]))
-    if one.process is not None and one.process.caught and one.kind == "left":
-        all_evidence.append(seen("had caught", in_line(one.process.caught)[:200]))
-    if one.process is not None and one.process.left_at and one.kind in ("left", "exit"):
-        all_evidence.append(seen("left by", failure.own_frames(one.process.left_at)[0]))
-    all_evidence += _of_kind(cluster, one) + _of_threads(cluster, one) + _beside(one)
+    if fault.process is not None and fault.process.printed and fault.kind in _SILENT:
+        all_evidence.append(seen("printed last", in_line(fault.process.printed[-1])[:200]))
+    if fault.process is not None and fault.process.caught and fault.kind == "left":
+        all_evidence.append(seen("had caught", in_line(fault.process.caught)[:200]))
+    if fault.process is not None and fault.process.left_at and fault.kind in ("left", "exit"):
+        all_evidence.append(seen("left by", failure.own_frames(fault.process.left_at)[0]))
+    all_evidence += _of_kind(cluster, fault) + _of_threads(cluster, fault) + _beside(fault)
     then = first.end(cluster).then
     if then:
         more = f"; and {len(then) - _MOST_THEN} more" if len(then) > _MOST_THEN else ""
-        words = [f"{max(0.0, other.t - one.t):+.1f} s {_short(other)}" for other in then[:_MOST_THEN]]
+        words = [f"{max(0.0, other.t - fault.t):+.1f} s {_short(other)}" for other in then[:_MOST_THEN]]
         all_evidence.append(seen(THEN, "; ".join(words) + more))
     return all_evidence
 
 
-def remedies(cluster: Cluster, one: BoxFailure) -> list[Remedy]:
+def remedies(cluster: Cluster, fault: BoxFailure) -> list[Remedy]:
     """Of a stall."""
-    waited, at = waits(cluster, one), place(one)
+    waited, at = waits(cluster, fault), place(fault)
     if waited is not None and waited.lock:
         return [
             you(
@@ -281,10 +289,10 @@ def _beside(fault: BoxFailure) -> list[Evidence]:
 
 def _limits(fault: BoxFailure) -> list[Evidence]:
     """Of the process that failed, which its exception may come of; a file's size where it was about writing."""
-    said = failure.what(fault)
+    words = failure.what(fault)
     pid = fault.process.pid if fault.process is not None else fault.raised.pid if fault.raised is not None else 0
     own = [limit.text for limit in fault.box.limits if limit.pid == pid and abs(limit.t - fault.t) < _LIMITS_S]
-    return [seen("limit", text) for text in own if "(ulimit -f)" not in text or _WRITES.search(said)][:2]
+    return [seen("limit", text) for text in own if "(ulimit -f)" not in text or _WRITES.search(words)][:2]
 
 
 def _ours(fault: BoxFailure, text: str) -> bool:
@@ -293,9 +301,9 @@ def _ours(fault: BoxFailure, text: str) -> bool:
     return not named or bool(named & {process.pid for process in fault.box.processes})
 
 
-def place(one: BoxFailure) -> str:
+def place(fault: BoxFailure) -> str:
     """The line of the user's own program, `train.py:12 in step`; empty where nobody knows."""
-    return next(iter(failure.frames(one)), "")
+    return next(iter(failure.frames(fault)), "")
 
 
 def clock(t: float) -> str:

@@ -47,9 +47,9 @@ def structures(cluster: Cluster) -> list[tuple[str, Structure]]:
     return judged
 
 
-def dependence(held: Streams, generator: str) -> Dependence:
+def dependence(fact: Streams, generator: str) -> Dependence:
     """What depends on this generator."""
-    known = [] if isinstance(held.depends, Unread) else held.depends
+    known = [] if isinstance(fact.depends, Unread) else fact.depends
     return next(
         (entry for entry in known if entry.generator == generator),
         Dependence(generator=generator),
@@ -64,22 +64,22 @@ _PRIVATE = {
 }
 
 
-def private_made(found: Dependence, seed: str) -> str:
+def private_made(fact: Dependence, seed: str) -> str:
     """The call that makes a generator of its kind, seeded by this."""
-    return _PRIVATE.get(found.kind, _PRIVATE["numpy.Generator"]).format(seed)
+    return _PRIVATE.get(fact.kind, _PRIVATE["numpy.Generator"]).format(seed)
 
 
-def leaf_of(found: Dependence) -> str:
+def leaf_of(fact: Dependence) -> str:
     """`part image` of the sample, or the sample itself."""
-    return f"part {found.leaves[0]} of the sample" if found.leaves and found.leaves[0] else "the sample"
+    return f"part {fact.leaves[0]} of the sample" if fact.leaves and fact.leaves[0] else "the sample"
 
 
-def moved(found: Dependence) -> list[Evidence]:
+def moved(fact: Dependence) -> list[Evidence]:
     """The two values of one sample that show that it depends on the generator."""
-    if len(found.values) != 2:
+    if len(fact.values) != 2:
         return []
-    values = f"{found.values[0]} or {found.values[1]}, by the state of {found.generator}"
-    return [seen(f"sample {found.index}, {leaf_of(found)}", values)]
+    values = f"{fact.values[0]} or {fact.values[1]}, by the state of {fact.generator}"
+    return [seen(f"sample {fact.index}, {leaf_of(fact)}", values)]
 
 
 def numbers(items: list[int]) -> str:

@@ -202,10 +202,10 @@ def _killed(_: Cluster, silence: Silence) -> Finding | None:
 
 def _at_start(_: Cluster, silence: Silence) -> Finding | None:
     """It never spoke, and how far its start came is known; a signal that stopped it is said before."""
-    if silence.last_step or silence.exit is not None or not (held := starting.held(silence)):
+    if silence.last_step or silence.exit is not None or not (start := starting.unfinished(silence)):
         return None
-    what = f"our agent did not begin to speak{_waited(silence)}: {held.words}"
-    return _found(silence, what, NOTHING_KNOWN, "node", *held.fix)
+    what = f"our agent did not begin to speak{_waited(silence)}: {start.words}"
+    return _found(silence, what, NOTHING_KNOWN, "node", *start.fix)
 
 
 def _in_kernel(_: Cluster, silence: Silence) -> Finding | None:

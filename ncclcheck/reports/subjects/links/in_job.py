@@ -89,10 +89,10 @@ def _peers(pairs: Mapping[Pair, Sent], node: str) -> Iterator[str]:
     return (other for pair in pairs if node in pair for other in pair if other != node)
 
 
-def findings(cluster: Cluster, told: set[str], effect: str) -> Iterator[Finding]:
-    """told: nodes of which it is known why they did not answer. effect: what the job lost by it."""
+def findings(cluster: Cluster, explained: set[str], effect: str) -> Iterator[Finding]:
+    """explained: nodes of which it is known why they did not answer. effect: what the job lost by it."""
     links = {link.node: link for link in lan.read_links(cluster)}
-    named = {*told}
+    named = {*explained}
     for cut in cuts(cluster):
         if not {*cut.nodes} & named:
             named |= {*cut.nodes}

@@ -45,20 +45,20 @@ def lost(cluster: Cluster) -> list[LostPackets]:
     return by_udp + blamed(rest, limits.get("NET009.retransmits_percent", 2.0), "TCP")
 
 
-def fast_bursts(cluster: Cluster, found: Reached) -> dict[Pair, PacketLoss]:
+def fast_bursts(cluster: Cluster, reach: Reached) -> dict[Pair, PacketLoss]:
     """Segments sent again, without those of slow senders and receivers: a slow link overruns a queue (NET008).
 
     Nor between nodes that lose full-size packets in either direction: what is sent again there is NET007's.
     """
     limits = cluster.policy.thresholds
-    given = flows.rates(found, limits.get("NET009.loss_percent", 1.0))
+    given = flows.rates(reach, limits.get("NET009.loss_percent", 1.0))
     bounds = (limits.get("NET008.of_peers_percent", 50.0), limits.get("NET008.enough_gbit", 2.0))
     slow = {(slow_node.node, slow_node.sends) for slow_node in flows.slow_nodes(given, *bounds)}
     pairs = flows.slow_pairs(given, *bounds)
-    short = {frozenset(pair) for pair, peer in found.seen.items() if flows.cut_short(peer)}
+    short = {frozenset(pair) for pair, peer in reach.seen.items() if flows.cut_short(peer)}
     return {
         (a, b): loss
-        for (a, b), loss in flows.tcp_losses(found).items()
+        for (a, b), loss in flows.tcp_losses(reach).items()
         if (a, True) not in slow
         and (b, False) not in slow
         and (a, b) not in pairs

@@ -141,20 +141,20 @@ def closed_to(cluster: Cluster) -> list[str]:
 
 def required(cluster: Cluster) -> Reached:
     """The same for rules that have nothing else to go by."""
-    found = reached(cluster)
-    if found is None:
+    measured = reached(cluster)
+    if measured is None:
         addresses = [reach.address for reach in cluster.measurements.reach]
         shared = len(set(addresses)) < len(addresses)
         raise NothingToJudge(
             "its ground failed: NET010" if shared else "the nodes were not asked to reach each other"
         )
-    return found
+    return measured
 
 
-def positions(found: Reached) -> dict[str, float]:
+def positions(reach: Reached) -> dict[str, float]:
     """Each clock against that of the first node, along pairs that could compare theirs."""
     ways: dict[str, list[tuple[str, float]]] = {}
-    for (a, b), peer in found.seen.items():
+    for (a, b), peer in reach.seen.items():
         if not isinstance(peer.clock, Unread) and peer.clock.within_s < _USABLE_WITHIN_S:
             ways.setdefault(a, []).append((b, peer.clock.seconds))
             ways.setdefault(b, []).append((a, -peer.clock.seconds))

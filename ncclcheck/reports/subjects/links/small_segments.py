@@ -23,7 +23,7 @@ class Small:
     pairs: dict[Pair, tuple[int, int]]
 
 
-def found(reached: Reached) -> Small | None:
+def clamped(reached: Reached) -> Small | None:
     """Not where large packets are lost on the way: NET007 speaks of that, and TCP goes on with smaller ones."""
     small: dict[Pair, tuple[int, int]] = {}
     for (a, b), peer in reached.seen.items():
@@ -31,9 +31,11 @@ def found(reached: Reached) -> Small | None:
         way = peer.path_mtu
         if isinstance(way, PathMtu) and way.arrived < way.sent:
             continue
-        told = way.told if isinstance(way, PathMtu) else 0
+        reported = way.told if isinstance(way, PathMtu) else 0
         mss = value_or(peer.mss, 0)
-        allowed = min([*mtus, *([told] if told else [])], default=0) - _HEADERS[6 if ":" in peer.address else 4]
+        allowed = (
+            min([*mtus, *([reported] if reported else [])], default=0) - _HEADERS[6 if ":" in peer.address else 4]
+        )
         if 0 < mss < allowed * _SMALL:
             small[a, b] = mss, allowed
     if not small:

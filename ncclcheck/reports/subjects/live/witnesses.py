@@ -101,11 +101,11 @@ def witness_rule(
 
     def register(body: Callable[[SeenJob], Iterator[Finding]]) -> Body:
         @functools.wraps(body)
-        def told(cluster: Cluster) -> Iterator[Finding]:
+        def wrapper(cluster: Cluster) -> Iterator[Finding]:
             for seen_job in seen_jobs(cluster):
                 if seen_job.judged.kind not in _GOES_ON and not (seen_job.ras and advances(seen_job.ras)):
                     yield from body(seen_job)
 
-        return rule(code, title, worst=worst, over="", commands=("hang", "watch"))(told)
+        return rule(code, title, worst=worst, over="", commands=("hang", "watch"))(wrapper)
 
     return register

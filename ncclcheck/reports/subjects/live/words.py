@@ -43,13 +43,13 @@ def hang_rule(
 
     def register(body: Callable[[Judged], Iterator[Finding]]) -> Body:
         @functools.wraps(body)
-        def told(cluster: Cluster) -> Iterator[Finding]:
+        def wrapper(cluster: Cluster) -> Iterator[Finding]:
             running = judged_jobs(cluster)
             for verdict in running:
                 if verdict.kind == kind:
                     yield from (_named(finding, verdict.job, running) for finding in body(verdict))
 
-        return rule(code, title, worst=worst, over="", commands=("hang", "watch"))(told)
+        return rule(code, title, worst=worst, over="", commands=("hang", "watch"))(wrapper)
 
     return register
 
@@ -75,9 +75,9 @@ def ranks(who: Iterable[LiveProcess]) -> str:
     return " and ".join(words)
 
 
-def rank(one: LiveProcess) -> str:
+def rank(process: LiveProcess) -> str:
     """One of them."""
-    return ranks([one])
+    return ranks([process])
 
 
 def is_known(process: LiveProcess) -> bool:

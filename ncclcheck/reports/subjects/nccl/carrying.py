@@ -99,9 +99,9 @@ def _at_full_rate(port: UsedPort) -> UsedPort:
     return replace(port, port=facts.replace(port.port, rate_gbit=float("inf")))
 
 
-def kind(one: UsedPort) -> str:
+def kind(port: UsedPort) -> str:
     """Cards of one kind have one board, or where that is unread one model."""
-    return value_or(one.hca.board, "") or value_or(one.hca.model, "")
+    return value_or(port.hca.board, "") or value_or(port.hca.model, "")
 
 
 def carrying(node: Node, ports: Sequence[UsedPort]) -> list[UsedPort]:

@@ -111,9 +111,9 @@ def _decide(cluster: Cluster, equal: list[Subnet]) -> None:
         )
 
 
-def answers(found: Reached | None, askers: Collection[str], asked: Collection[str]) -> bool:
+def answers(reach: Reached | None, askers: Collection[str], asked: Collection[str]) -> bool:
     """Whether a node found the MAC address of another on its own wire, though no connection passed."""
-    ways = [found.seen[a, b].way for a in askers for b in asked if found and (a, b) in found.seen]
+    ways = [reach.seen[a, b].way for a in askers for b in asked if reach and (a, b) in reach.seen]
     return any(
         hop.address == way.address and hop.state in _ANSWERED
         for way in ways

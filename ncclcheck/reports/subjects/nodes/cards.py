@@ -58,13 +58,13 @@ def busy(card: Card, least: float) -> bool:
     return value_or(card.gpu.utilization, 0) >= least
 
 
-def odd_ones(found: list[Card], value: Callable[[Card], T]) -> Iterator[tuple[Card, T, T]]:
+def odd_ones(gpus: list[Card], value: Callable[[Card], T]) -> Iterator[tuple[Card, T, T]]:
     """GPUs whose value is not that of most GPUs of their model, with theirs and that of most.
 
     Says nothing of a model on whose value there is no majority, or that there is one GPU of.
     """
     models: dict[str, list[Card]] = {}
-    for card in found:
+    for card in gpus:
         models.setdefault(card.model, []).append(card)
     for alike in models.values():
         counts: dict[T, int] = {}

@@ -68,13 +68,13 @@ def unbalanced(script: Script, entered: Callable[[Call], str]) -> Iterator[tuple
         if any(ranks is None for _, ranks in several):
             continue
         counts = [0] * _SOME
-        found: Call | None = None
+        first: Call | None = None
         for call, ranks in several:
-            if ranks and found is None and max(counts[rank] for rank in ranks) > min(counts):
-                found = call  # these ranks come to the next one, and the others have not come to the last
+            if ranks and first is None and max(counts[rank] for rank in ranks) > min(counts):
+                first = call  # these ranks come to the next one, and the others have not come to the last
             counts = [count + (rank in (ranks or ())) for rank, count in enumerate(counts)]
         if len({*counts}) == 1:
             continue
         ahead = next(call for call, ranks in reversed(several) if counts.index(max(counts)) in (ranks or ()))
-        call = found or ahead
+        call = first or ahead
         yield call, next(guard for guard in call.guards if guard.kind == "rank")

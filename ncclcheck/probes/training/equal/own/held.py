@@ -32,7 +32,7 @@ class HeldTensor(NamedTuple):
         return HeldTensor(f"{self.name}{name}", f"{self.expression}{expression}", thing, self.depth + 1)
 
 
-def held(state: Mapping[str, Any], model: nn.Module | None = None) -> list[HeldTensor]:
+def contents(state: Mapping[str, Any], model: nn.Module | None = None) -> list[HeldTensor]:
     """Things with a state_dict, and all others. model: itself and its parts are left out, where an object holds
     them.
     """

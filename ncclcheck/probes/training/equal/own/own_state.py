@@ -14,7 +14,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from ncclcheck.probes.facts.training import DifferingTensor
 from ncclcheck.probes.training.course.optimizers import alive
 from ncclcheck.probes.training.equal.alike import MOST, odd, of_all_ranks
-from ncclcheck.probes.training.equal.own.held import How, has_state, held, how, shapes
+from ncclcheck.probes.training.equal.own.held import How, contents, has_state, how, shapes
 from ncclcheck.probes.training.equal.state import bare, fingerprint
 from ncclcheck.probes.training.loop import TrainingSetting
 
@@ -53,7 +53,7 @@ def _trained(model: nn.Module, state: Mapping[str, Any]) -> set[str]:
     }
     return {
         f"{each.name}.{where}"
-        for each in held(state, model)
+        for each in contents(state, model)
         if _is_module(each.thing)
         for where, parameter in each.thing.named_parameters()
         if id(parameter) in trained
@@ -112,14 +112,14 @@ def entries(model: nn.Module, state: Mapping[str, Any]) -> list[Entry]:
     """Of all that has a state_dict and of copies of the model's weights (state); whole numbers in state itself
     (counter); and other numbers, texts and tensors.
     """
-    wanted, found = shapes([*bare(model).parameters()]), list[Entry]()
-    for name, expression, thing, depth in held(state, model):
+    wanted, listed = shapes([*bare(model).parameters()]), list[Entry]()
+    for name, expression, thing, depth in contents(state, model):
         form = how(thing, wanted)
         counts = isinstance(thing, int) and not isinstance(thing, bool) and not depth
         kind: Kind = "counter" if counts else "number" if form == "value" else "state"
         inner = prints(thing).items() if form == "state_dict" else _flat(thing, "")
-        found += [Entry(f"{name}{where}", kind, digest, expression, form) for where, digest in inner]
-    return found
+        listed += [Entry(f"{name}{where}", kind, digest, expression, form) for where, digest in inner]
+    return listed
 
 
 def prints(thing: Any) -> dict[str, str]:

@@ -42,17 +42,17 @@ class LaunchCause:
             return None
         return self.regex.search(silence.detail)
 
-    def stated(self, silence: Silence, found: re.Match[str]) -> str:
+    def stated(self, silence: Silence, match: re.Match[str]) -> str:
         """What is known, without the guess."""
-        return self.what.format(**_groups(silence, found))
+        return self.what.format(**_groups(silence, match))
 
-    def finding(self, silence: Silence, found: re.Match[str], *evidence: Evidence) -> Finding:
+    def finding(self, silence: Silence, match: re.Match[str], *evidence: Evidence) -> Finding:
         """What is wrong with a node of which these words were said."""
-        safe = {name: shlex.quote(value) for name, value in _groups(silence, found).items()}
-        line = silence.detail[silence.detail.rfind("\n", 0, found.start()) + 1 :].split("\n", 1)[0].strip()
+        safe = {name: shlex.quote(value) for name, value in _groups(silence, match).items()}
+        line = silence.detail[silence.detail.rfind("\n", 0, match.start()) + 1 :].split("\n", 1)[0].strip()
         return unknown(
             Where() if self.shared else Where(node=silence.node),
-            f"{self.stated(silence, found)}: {self.guess}" if self.guess else self.stated(silence, found),
+            f"{self.stated(silence, match)}: {self.guess}" if self.guess else self.stated(silence, match),
             why=self.why,
             owner=self.owner,
             evidence=[seen(_source(silence, line), line), *evidence],

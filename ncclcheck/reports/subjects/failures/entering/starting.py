@@ -25,7 +25,7 @@ class HeldStart:
     fix: tuple[Remedy, ...]
 
 
-def held(silence: Silence) -> HeldStart | None:
+def unfinished(silence: Silence) -> HeldStart | None:
     """Where its last step is known, and it was not ended meanwhile."""
     if not silence.start:
         return None

@@ -114,14 +114,14 @@ def stops_a_part(nodes: Mapping[str, Node], ways: Collection[tuple[str, str]]) -
     return partials[0] if len({stopper.node for stopper in partials}) == 1 else None
 
 
-def part(one: Filter) -> str:
+def part(chain: Filter) -> str:
     """The chain, and the rule that stops some packets."""
-    return f"chain {one.family} {one.table} {one.chain} (hook {one.hook}): {one.part}"
+    return f"chain {chain.family} {chain.table} {chain.chain} (hook {chain.hook}): {chain.part}"
 
 
-def verb(one: Filter) -> str:
+def verb(chain: Filter) -> str:
     """What the rule that is shown does, as far as it is known."""
-    return _DOES.get(one.does[0], "can stop it") if one.does else "can stop it"
+    return _DOES.get(chain.does[0], "can stop it") if chain.does else "can stop it"
 
 
 def _of(node: Node) -> list[Filter]:
@@ -129,16 +129,16 @@ def _of(node: Node) -> list[Filter]:
     return [] if isinstance(chains, Unread) else chains
 
 
-def shown(one: Filter) -> str:
+def shown(chain: Filter) -> str:
     """The chain, and the rule that does it."""
-    rule = f": {one.rule}" if one.rule else f", whose policy is {one.does[0]}"
-    return f"chain {one.family} {one.table} {one.chain} (hook {one.hook}){rule}"
+    rule = f": {chain.rule}" if chain.rule else f", whose policy is {chain.does[0]}"
+    return f"chain {chain.family} {chain.table} {chain.chain} (hook {chain.hook}){rule}"
 
 
-def on_node(node: str, one: Filter, words: str = "") -> Evidence:
+def on_node(node: str, chain: Filter, words: str = "") -> Evidence:
     """The chain and its rule, by what lists them."""
-    lists = f"{one.family}-save" if one.family in _LEGACY else "nft list ruleset"
-    return seen(f"{lists} on {node}", words or shown(one))
+    lists = f"{chain.family}-save" if chain.family in _LEGACY else "nft list ruleset"
+    return seen(f"{lists} on {node}", words or shown(chain))
 
 
 def let_pass(chains: Sequence[Filter], side: Side, network: str) -> Remedy:

@@ -33,13 +33,13 @@ class HeldBack:
     pairs: tuple[Pair, ...]
 
 
-def kept(cluster: Cluster, found: Reached, bad: Collection[Pair]) -> list[HeldBack]:
+def kept(cluster: Cluster, reached: Reached, bad: Collection[Pair]) -> list[HeldBack]:
     """One for each node and cause, in the order of the nodes."""
     nodes = {node.name: node for node in cluster.nodes}
     by_cause: dict[tuple[str, KeptBy], list[Pair]] = {}
     for pair in sorted(bad):
-        if found.connects[pair].kept in _ORDER:
-            by_cause.setdefault((pair[0], found.connects[pair].kept), []).append(pair)
+        if reached.connects[pair].kept in _ORDER:
+            by_cause.setdefault((pair[0], reached.connects[pair].kept), []).append(pair)
     return [HeldBack(nodes[name], by, tuple(pairs)) for (name, by), pairs in by_cause.items()]
 
 

@@ -30,7 +30,7 @@ class Shut:
     open: list[int]
 
 
-def found(reached: Reached, explained: Collection[Pair] = ()) -> list[Shut]:
+def shut_ports(reached: Reached, explained: Collection[Pair] = ()) -> list[Shut]:
     """Where all who tried a node agree on a port; else where one node alone is stopped, to each of the others."""
     spreads = {
         pair: peer.spread

@@ -138,15 +138,15 @@ def _passes(peer: PeerReach) -> bool:
     return isinstance(peer.connect, Connect) and peer.connect.outcome == "ok"
 
 
-def findings(reached: Reached, one: Trunk) -> Iterator[Finding]:
+def findings(reached: Reached, path: Trunk) -> Iterator[Finding]:
     """One for the way between the two groups."""
-    ends = [fold_names(group) for group in one.groups]
-    pairs = sorted(one.pairs)
+    ends = [fold_names(group) for group in path.groups]
+    pairs = sorted(path.pairs)
     volleys = {p: v for p in pairs if isinstance(v := reached.seen[p].volley, Volley)}
     opened, late = (sum(getattr(v, name) for v in volleys.values()) for name in ("opened", "late"))
     dead = [p for p in pairs if not _passes(reached.seen[p])]
     counts = "; ".join(f"{a} to {b}: {v.late} of {v.opened}" for (a, b), v in list(volleys.items())[:4])
-    alike = sorted({a for a, _ in one.pairs})[0]
+    alike = sorted({a for a, _ in path.pairs})[0]
     far = next(b for a, b in pairs if a == alike)
     address = reached.seen[alike, far].address
     yield fail(

@@ -40,7 +40,7 @@ class _SlowVolleys:
 
 
 def findings(
-    found: Reached,
+    reach: Reached,
     loss_percent: float,
     networks: Mapping[str, str],
     nodes: Mapping[str, Node],
@@ -52,8 +52,8 @@ def findings(
     networks: the subnet of each node. What the node's own kernel says of it is the cause. in_vain: the job did not
     come to its end, and no rank or host was lost: this is why.
     """
-    for slow_one in _slow_ones(found, loss_percent):
-        finding = _explained(_finding(found, slow_one, networks), slow_one, nodes.get(slow_one.node), networks)
+    for slow_one in _slow_ones(reach, loss_percent):
+        finding = _explained(_finding(reach, slow_one, networks), slow_one, nodes.get(slow_one.node), networks)
         yield _of_the_job(finding) if in_vain else finding
 
 

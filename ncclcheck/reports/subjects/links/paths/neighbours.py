@@ -57,11 +57,11 @@ def _macs(node: Node) -> set[str]:
     return {mac for interface in listed if interface.kind != "loopback" and (mac := value_or(interface.mac, ""))}
 
 
-def findings(found: list[Misled], links: Mapping[str, lan.LanPlace]) -> Iterator[Finding]:
+def findings(cases: list[Misled], links: Mapping[str, lan.LanPlace]) -> Iterator[Finding]:
     """One for every entry that somebody wrote, and one for every address for which another machine answers."""
-    yield from (_written(case) for case in found if case.entry.permanent)
+    yield from (_written(case) for case in cases if case.entry.permanent)
     answered: dict[tuple[str, str], list[Misled]] = {}
-    for wrong in found:
+    for wrong in cases:
         if not wrong.entry.permanent:
             answered.setdefault((wrong.pair[1], wrong.entry.mac), []).append(wrong)
     yield from (_answered(misled, links[node]) for (node, _), misled in answered.items())

@@ -21,10 +21,10 @@ def who(numbers: Collection[int]) -> tuple[Where, str]:
     return Where(), f"{fold_ranks(numbers)} "
 
 
-def doing(numbers: Iterable[int], one: str, several: str) -> str:
+def doing(numbers: Iterable[int], single: str, several: str) -> str:
     """`rank 3 waits`, `ranks 0-3,7 wait`."""
     ranks = {*numbers}
-    return f"{fold_ranks(ranks)} {one if len(ranks) == 1 else several}"
+    return f"{fold_ranks(ranks)} {single if len(ranks) == 1 else several}"
 
 
 def waiting(numbers: Iterable[int]) -> str:
@@ -32,46 +32,48 @@ def waiting(numbers: Iterable[int]) -> str:
     return doing(numbers, "waits", "wait")
 
 
-def them(numbers: Iterable[int], one: str = "it", several: str = "them") -> str:
+def them(numbers: Iterable[int], single: str = "it", several: str = "them") -> str:
     """`it`, or `them` where there are several."""
-    return one if len({*numbers}) == 1 else several
+    return single if len({*numbers}) == 1 else several
 
 
-def group(one: FlightGroup) -> str:
+def group(pg: FlightGroup) -> str:
     """A process group by its description, or by its name where it has none."""
-    about = one.about if one.about not in ("", "undefined") else ""
-    name = f"{about} ({one.name})" if about and about != one.name else f"process group {one.name}"
+    about = pg.about if pg.about not in ("", "undefined") else ""
+    name = f"{about} ({pg.name})" if about and about != pg.name else f"process group {pg.name}"
     return name if len(name) < 70 else f"{name[:67]}..."
 
 
-def call(state: FlightState, one: AwaitedCall) -> str:
+def call(state: FlightState, awaited: AwaitedCall) -> str:
     """`all_reduce 812 of TENSOR_PARALLEL (35)`, `send from rank 3 to rank 7 in PIPELINE (43)`."""
-    name = group(state.group(one.group))
-    if one.src is not None:
-        return f"{one.op} from rank {one.src} to rank {one.dst} in {name}"
-    own = (state.own(rank, one.group, one.seq) for rank in state.members(one.group))
-    op = next((record.op for record in own if record), one.op or "collective")
-    return f"{op} {one.seq} of {name}"
+    name = group(state.group(awaited.group))
+    if awaited.src is not None:
+        return f"{awaited.op} from rank {awaited.src} to rank {awaited.dst} in {name}"
+    own = (state.own(rank, awaited.group, awaited.seq) for rank in state.members(awaited.group))
+    op = next((record.op for record in own if record), awaited.op or "collective")
+    return f"{op} {awaited.seq} of {name}"
 
 
-def entering(state: FlightState, one: AwaitedCall) -> str:
+def entering(state: FlightState, awaited: AwaitedCall) -> str:
     """`enter all_reduce 812 of ..., in which`, `send to rank 1 in ..., for which`."""
-    name = group(state.group(one.group))
-    if one.op == "recv":
-        return f"send to rank {one.dst} in {name}, for which"
-    if one.op == "send":
-        return f"receive from rank {one.src} in {name}, for which"
-    return f"enter {call(state, one)}, in which"
+    name = group(state.group(awaited.group))
+    if awaited.op == "recv":
+        return f"send to rank {awaited.dst} in {name}, for which"
+    if awaited.op == "send":
+        return f"receive from rank {awaited.src} in {name}, for which"
+    return f"enter {call(state, awaited)}, in which"
 
 
-def record(state: FlightState, rank: int, one: FlightCall) -> Evidence:
+def record(state: FlightState, rank: int, entry: FlightCall) -> Evidence:
     """One line of a rank's dump."""
-    sizes = f"{one.elements_in} {one.dtype_in}".strip()
-    to = f" with rank {one.peer}" if one.peer is not None else f" {one.seq}"
-    place = f", at {one.place}" if one.place else ""
-    name = group(state.group(one.group))
-    over = one.state == "completed" and one.group in state.failed_too
-    return seen(where_of(state, rank), f"{one.op}{to} of {name}: {_OVER if over else one.state}, {sizes}{place}")
+    sizes = f"{entry.elements_in} {entry.dtype_in}".strip()
+    to = f" with rank {entry.peer}" if entry.peer is not None else f" {entry.seq}"
+    place = f", at {entry.place}" if entry.place else ""
+    name = group(state.group(entry.group))
+    over = entry.state == "completed" and entry.group in state.failed_too
+    return seen(
+        where_of(state, rank), f"{entry.op}{to} of {name}: {_OVER if over else entry.state}, {sizes}{place}"
+    )
 
 
 def where_of(state: FlightState, rank: int) -> str:

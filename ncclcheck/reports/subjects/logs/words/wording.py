@@ -344,8 +344,8 @@ def _says_more(text: str) -> bool:
     begins = _HOLLOW.search(rest)
     if begins is None or begins.start() < _BESIDE_AN_END:
         return False
-    said = rest[: begins.start()]
-    return _CANNOT.search(said) is not None or understood(said) is not None
+    above = rest[: begins.start()]
+    return _CANNOT.search(above) is not None or understood(above) is not None
 
 
 def quoted(event: LogEvent, most: int = _MOST) -> str:
