@@ -7,7 +7,7 @@ import builtins
 import re
 
 from ncclcheck.probes.script import conditions, names
-from ncclcheck.probes.script.running import each, library
+from ncclcheck.probes.script.running import each, library, vocabulary
 from ncclcheck.probes.script.running.recording import Recording
 from ncclcheck.probes.script.running.values import (
     BY_RANK,
@@ -210,7 +210,7 @@ class Expressions(Recording):
             tags |= {f"lib:{full}"}
         tags |= {f"in:{model}" for model in on.of("ddp", "fsdp", "module", "new")}
         tags |= {tag for tag in on.tags if tag.startswith("in:")}
-        if node.attr in library.SHAPES:
+        if node.attr in vocabulary.SHAPES:
             tags -= {OWN, LIVE}
         return AbstractValue(tags, f"{on.symbol}.{node.attr}" if on.symbol else "")
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from ncclcheck.probes.facts.script import Call, Guard, GuardKind, Loop
 from ncclcheck.probes.script import conditions
 from ncclcheck.probes.script.names import ScriptNames
-from ncclcheck.probes.script.running import each, library
+from ncclcheck.probes.script.running import each, library, vocabulary
 from ncclcheck.probes.script.running.calling import MOST_CALLS, Calling
 from ncclcheck.probes.script.running.recording import LeftBlock
 from ncclcheck.probes.script.running.values import (
@@ -136,7 +136,7 @@ class RankRun(Calling):
             case ast.Expr():
                 self.value(statement.value, frame)
                 call = statement.value
-                if isinstance(call, ast.Call) and text(call.func) in library.ENDS:
+                if isinstance(call, ast.Call) and text(call.func) in vocabulary.ENDS:
                     raise LeftBlock
             case ast.Match():
                 self.value(statement.subject, frame)
@@ -419,4 +419,4 @@ def ends(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Raise):
         return True
     call = statement.value if isinstance(statement, ast.Expr) else None
-    return isinstance(call, ast.Call) and text(call.func) in library.ENDS
+    return isinstance(call, ast.Call) and text(call.func) in vocabulary.ENDS

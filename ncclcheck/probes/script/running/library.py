@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from ncclcheck.probes.facts.script import Call, Guard, Loop
-from ncclcheck.probes.script.running import each, made, python
+from ncclcheck.probes.script.running import each, made, python, vocabulary
 from ncclcheck.probes.script.running.values import (
     AGREED,
     BY_RANK,
@@ -55,68 +55,11 @@ _UNLIKE = (
     DRAWN,
     MAY_LACK,
 )  # what a value is not any more when ranks have exchanged it
-ENDS = ("sys.exit", "exit", "quit", "os._exit", "os.abort")
-# What is the same on all ranks though the tensors are not.
-SHAPES = ("shape", "dtype", "device", "ndim", "requires_grad", "is_cuda", "grad_fn", "__class__", "__name__")
-_SHAPE_OF = re.compile(
-    r"^(?:len|isinstance|hasattr|type|callable|id|getattr)$|\.(?:size|dim|numel|keys|ndimension|type)$"
-)
-_RANK = re.compile(r"^(?:global_|world_|ddp_|dist_|my_|dp_)?rank$|^get_(?:global_|world_)?rank$|^process_index$")
-_LOCAL = re.compile(r"^(?:get_)?local_rank$|^get_node_local_rank$|^local_process_index$")
-_WORLD = re.compile(r"^(?:get_|ddp_)?world_size$|^num_processes$")
 _VARIABLES = {
     "RANK": RANK, "SLURM_PROCID": RANK, "OMPI_COMM_WORLD_RANK": RANK, "PMI_RANK": RANK,
     "LOCAL_RANK": LOCAL, "SLURM_LOCALID": LOCAL, "OMPI_COMM_WORLD_LOCAL_RANK": LOCAL,
     "WORLD_SIZE": WORLD, "SLURM_NTASKS": WORLD,
 }  # fmt: skip
-_GATHERS = re.compile(
-    r"reduc|gather|synchroni|average_across|all_mean|broadcast|sync_|dist_mean|mean_all|across", re.I
-)
-_KINDS = {"int": int, "str": str, "bool": bool}
-_SUMS = re.compile(r"(?:^|\.)(?:all_reduce|reduce|broadcast|broadcast_object_list|all_reduce_coalesced)_?$")
-_PASSES = re.compile(  # gives what it is given, or what it is called on
-    r"^(?:int|str|list|tuple|sorted|reversed|iter|set|float|tqdm(?:\.\w+)*|trange|track|os\.path\.(?:abspath|expanduser|realpath|normpath)"
-    r"|torch\.compile|torch\.device|torch\.nn\.SyncBatchNorm\.convert_sync_batchnorm|apex\.parallel\.convert_syncbn_model|pathlib\.Path|islice|itertools\.islice|alive_it|progress_bar)$"
-    r"|tqdm(?:\.\w+)*$|\.(?:cuda|to|half|bfloat16|double|train|eval|requires_grad_|apply|expanduser|resolve|absolute|format|strip|as_posix|log_every|convert_sync_batchnorm)$"
-)
-_DETACHES = re.compile(r"^float$|^int$|\.(?:item|detach|numpy|tolist|data)$")
-_WRITES = re.compile(
-    r"^(?:torch\.save|np\.save\w*|numpy\.save\w*|joblib\.dump|torchvision\.utils\.save_image|shutil\.(?:copy\w*|move)|urllib\.request\.urlretrieve)$"
-    r"|\.(?:to_csv|to_json|to_parquet|to_pickle|write_text|write_bytes|save_to_disk|save_pretrained)$"
-)
-_READS = re.compile(
-    r"^(?:torch\.load|np\.load\w*|numpy\.load\w*|joblib\.load|pd\.read_\w+|pandas\.read_\w+|datasets\.load_from_disk|load_from_disk)$"
-    r"|\.(?:read_text|read_bytes)$"
-)
-_CHANCE = re.compile(
-    r"^(?:random|np\.random|numpy\.random|secrets|uuid)\.|^os\.(?:getpid|urandom)$|^torch\.(?:seed|initial_seed)$"
-)
-_TIMES = re.compile(
-    r"^(?:time\.)?(?:time|perf_counter|monotonic|strftime)$|(?:^|\.)datetime\.(?:now|today|utcnow)$"
-)
-_DRAWS = re.compile(
-    r"^torch\.(?:rand|randn|randint|bernoulli|normal|randperm)(?:_like)?$|\.(?:normal_|uniform_|bernoulli_|random_|exponential_)$"
-)
-_SEEDS = re.compile(
-    r"^(?:torch\.(?:cuda\.|random\.)?manual_seed(?:_all)?|lightning\.seed_everything|transformers\.set_seed|accelerate\.utils\.set_seed|pytorch_lightning\.seed_everything)$"
-)
-_REPORTS = re.compile(r"^print$|(?:^|\.)(?:info|log|log_metrics|add_scalars?|set_postfix|set_description)$")
-_ON_CPU = re.compile(
-    r"^torch\.(?:tensor|zeros|ones|full|empty|from_numpy|FloatTensor|IntTensor|LongTensor|Tensor)$"
-)
-_GROUPS = re.compile(r"(?:^|\.)(?:init_process_group|init_device_mesh|init_distributed)$")
-_TOLD = re.compile(
-    r"^torch\.distributed\.|^detectron2\.utils\.comm\.|(?:^|\.)(?:DistributedDataParallel|FullyShardedDataParallel|fully_shard|DDP|FSDP)$"
-    r"|set_device$|^\.(?:backward|step|zero_grad|cuda|to|item|iter|wait_for_everyone|barrier|consolidate_state_dict|fit|validate|test|predict|load_state_dict|state_dict|append|clip_grad_norm_|join|no_sync|wait|accumulate|requires_grad_|log|log_dict)$|clip_grad_\w+$|convert_sync\w*$|(?:^|\.)SummaryWriter$|^wandb\.init$|(?:^|\.)\w*Trainer$|^os\.makedirs$"
-    r"|^torch(?:vision|audio)\.datasets\.|^\.(?:shard|evaluate|wrap)$|nn\.(?:parallel\.)?DataParallel$|^torch\.cuda\.(?:set_device|current_device|mem_get_info|empty_cache|device)$|^swanlab\.init$"
-    r"|(?:^|\.)ZeroRedundancyOptimizer$|^\.(?:setup(?:_module)?|save|unwrap_model)$|prepare\w*$|^deepspeed\.initialize$|Accelerator$|(?:^|\.)Fabric$|^iter$|^next$|random_split$|^os\.environ|getenv$|(?:^|\.)barrier$"
-)
-_PREPARES = ("prepare", "prepare_data_loader", "prepare_model", "prepare_optimizer", "setup", "setup_dataloaders")
-_SETTINGS = re.compile(
-    r"HParams$|Namespace$|EasyDict$|edict$|(?:Ad|Attr)Dict$|Munch$|Box$|^Config(?:Dict)?$"
-)  # their fields are given
-_OTHER_USES = ("map", "filter", "sorted", "DataLoader", "partial", "functools.partial")  # of a function given
-_SPAWNS = re.compile(r"(?:^|\.)(?:spawn|start_processes)$")
 
 
 def is_environ(name: str) -> bool:
@@ -137,7 +80,11 @@ def variable(name: str) -> AbstractValue:
 def by_name(name: str) -> frozenset[str]:
     """What a name tells that was given nothing which is known."""
     lower = name.lower()
-    for pattern, tag in ((_LOCAL, LOCAL), (_RANK, RANK), (_WORLD, WORLD)):
+    for pattern, tag in (
+        (vocabulary.LOCAL_NAMES, LOCAL),
+        (vocabulary.RANK_NAMES, RANK),
+        (vocabulary.WORLD_NAMES, WORLD),
+    ):
         if pattern.match(lower):
             return frozenset({tag})
     return frozenset()
@@ -193,7 +140,7 @@ def call(
     for pattern, act in made.KINDS:
         if pattern.search(name):
             return act(made.KnownCall(run, node, name, given, named))
-    if _SUMS.search(name) and node.args:
+    if vocabulary.SUMS.search(name) and node.args:
         _summed(run, node, name, given, frame)
         return join(given[:1]).agreed(*_UNLIKE)
     if last in ("div_", "mul_") and isinstance(node.func, ast.Attribute):
@@ -214,22 +161,22 @@ def call(
         return variable(text(node.args[0]).strip("'\""))
     if last in ("device_count", "is_available"):
         return NOTHING
-    if _TIMES.match(name):
+    if vocabulary.TIMES.match(name):
         return AbstractValue(frozenset({CLOCK}))
-    if _SHAPE_OF.search(name):
+    if vocabulary.SHAPE_OF.search(name):
         return AbstractValue(
             carried(on, *every) - {OWN, LIVE, BY_RANK}, symbol(last, on, *every) if on.symbol else ""
         )
     if (tags := by_name(last)) and not (last == "get_global_rank" and len(every) > 1):
         return AbstractValue(tags, last)
-    if _GATHERS.search(name) and not last.startswith("convert_"):
+    if vocabulary.GATHERS.search(name) and not last.startswith("convert_"):
         return AbstractValue((carried(on, *every) - {*_UNLIKE}) | {AGREED})
-    if _DETACHES.search(name) or name in ("float", "int"):
+    if vocabulary.DETACHES.search(name) or name in ("float", "int"):
         source = on if name.startswith(".") or not given else given[0]
         return source.but(LIVE)
     if (formed := _formed(node, name, on, given, named)) is not None:
         return formed
-    if _PASSES.search(name):
+    if vocabulary.PASSES.search(name):
         source = given[0] if given and not (isinstance(node.func, ast.Attribute) and name.startswith(".")) else on
         return source if source.tags or source.symbol or source.items else AbstractValue(carried(on, *every))
     if last == "join" and name in ("os.path.join",):
@@ -263,7 +210,7 @@ def call(
         tags |= {*ways}
     if isinstance(node.func, ast.Attribute) and name.startswith("."):
         return AbstractValue(tags, symbol(f"{last}", on, *every) if on.symbol else "")
-    settings = named if _SETTINGS.search(last) else {}
+    settings = named if vocabulary.SETTINGS.search(last) else {}
     fresh: set[str] = (
         {run.make("new", node, fields={key: value for key, value in settings.items() if key})}
         if not name.startswith(("torch.nn.functional", "math.", "np.", "numpy."))
@@ -279,7 +226,7 @@ def _formed(
     every = [*given, *named.values()]
     if name == "torch.device" and len(every) > 1:
         return each.with_each(AbstractValue(carried(*every)), each.device_of(every))
-    if name in ("int", "str", "bool") and len(given) == 1 and (cast := each.as_(_KINDS[name], given[0])):
+    if name in ("int", "str", "bool") and len(given) == 1 and (cast := each.as_(vocabulary.KINDS[name], given[0])):
         return each.with_each(given[0]._replace(symbol=symbol(name, given[0])), cast)
     if name.endswith("format") and isinstance(node.func, ast.Attribute):
         return each.with_each(
@@ -298,17 +245,17 @@ def _of_jobs(
     frame: CallFrame,
 ) -> AbstractValue | None:
     """What starts a group, prepares models and loaders, or draws by chance; None for all else."""
-    if _GROUPS.search(name):
+    if vocabulary.GROUPS.search(name):
         _is_rank(run, node, frame)
         return NOTHING
     if name == "deepspeed.initialize":
         return _engine(run, node, given, named)
-    if name.rpartition(".")[2] in _PREPARES:
+    if name.rpartition(".")[2] in vocabulary.PREPARES:
         _prepared(run, given)
         return given[0] if len(given) == 1 else AbstractValue(items=tuple(given))
     if name.endswith(".shard") and carried(*given, *named.values()) & {BY_RANK, SHARE}:
         return AbstractValue((carried(on) - {BY_RANK}) | {SHARE, OWN})
-    if _CHANCE.match(name):
+    if vocabulary.CHANCES.match(name):
         unseeded = name.endswith(("default_rng", ".Random", "RandomState")) and not (given or named)
         return AbstractValue(frozenset({CHANCE, DRAWN} if unseeded else {CHANCE}))
     return None
@@ -385,17 +332,19 @@ def _tell(
     given: list[AbstractValue],
     named: Mapping[str, AbstractValue],
 ) -> None:
-    reports = _REPORTS.search(name) and any({OWN, SUMMED} & value.all_tags for value in [*given, *named.values()])
+    reports = vocabulary.REPORTS.search(name) and any(
+        {OWN, SUMMED} & value.all_tags for value in [*given, *named.values()]
+    )
     writes = _path_written(node, name, on, given, named)
     reads = _path_read(node, name, on, given)
     if not (
-        _TOLD.search(name)
-        or _GATHERS.search(name)
+        vocabulary.RECORDED.search(name)
+        or vocabulary.GATHERS.search(name)
         or reports
         or writes
         or reads
-        or _DRAWS.search(name)
-        or _SEEDS.search(name)
+        or vocabulary.DRAWS.search(name)
+        or vocabulary.SEEDS.search(name)
         or made.OPTIMIZERS.search(name)
         or made.LOADERS.search(name)
         or made.ANY_SAMPLER.search(name)
@@ -443,7 +392,7 @@ def _path_written(
         mode = text(node.args[1]) if len(node.args) > 1 else text(named_node(node, "mode"))
         path = given[0] if given and not name.startswith(".") else on
         return path if mode.strip("'\"")[:1] in ("w", "a", "x") and mode else None
-    if not _WRITES.search(name):
+    if not vocabulary.WRITES.search(name):
         return None
     if name.startswith(".") and name.endswith(("write_text", "write_bytes")):
         return on
@@ -457,7 +406,7 @@ def _path_read(node: ast.Call, name: str, on: AbstractValue, given: list[Abstrac
         mode = text(node.args[1]) if len(node.args) > 1 else text(named_node(node, "mode"))
         path = given[0] if given and not name.startswith(".") else on
         return path if mode.strip("'\"")[:1] in ("r", "") else None
-    if not _READS.search(name):
+    if not vocabulary.READS.search(name):
         return None
     return on if name.startswith(".") else given[0] if given else NOTHING
 
@@ -535,7 +484,7 @@ def _on_cpu(
     if name in (".cuda", ".to") and ON_CPU in on.tags:
         stays = name == ".to" and all(CPU in value.tags for value in given[:1])
         return on if stays else on.but(ON_CPU)
-    if _ON_CPU.search(name) and "device" not in named:
+    if vocabulary.ON_CPU.search(name) and "device" not in named:
         return AbstractValue(carried(*given, *named.values()) | {ON_CPU, run.make("new", node)})
     return None
 
@@ -600,7 +549,7 @@ def _run_given(
     ):
         return
     for cls in [tag for target in given[:1] for tag in sorted(target.tags) if tag.startswith("class:")]:
-        if _SPAWNS.search(name):  # `mp.spawn(Trainer, args=(...))` builds one in each process
+        if vocabulary.SPAWNS.search(name):  # `mp.spawn(Trainer, args=(...))` builds one in each process
             more = named.get("args", given[1] if len(given) > 1 else NOTHING)
             run.build(cls[6:], node, [AbstractValue(frozenset({RANK, LOCAL})), *(more.items or ())], {})
     for at, value in enumerate([*given, *named.values()]):
@@ -609,11 +558,11 @@ def _run_given(
             if (
                 full == tag
                 or full not in run.functions
-                or (at and not _SPAWNS.search(name) and "target" not in named)
+                or (at and not vocabulary.SPAWNS.search(name) and "target" not in named)
             ):
                 continue
             rest: list[AbstractValue] = []
-            if _SPAWNS.search(name):
+            if vocabulary.SPAWNS.search(name):
                 more = named.get("args", given[1] if len(given) > 1 else NOTHING)
                 rest = [AbstractValue(frozenset({RANK, LOCAL})), *(more.items or ())]
             elif "args" in named:
