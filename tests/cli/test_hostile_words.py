@@ -104,8 +104,8 @@ def test_stderr_of_a_run(capsys: pytest.CaptureFixture[str]) -> None:
     shown = progress.Progress()
     for say in (progress.complain, shown.say, shown.stage, shown.waiting):
         say(f"node: {EVIL}")
-        said = capsys.readouterr().err
-        assert (said.count("\n"), _steering(said)) == (1, [])
+        output = capsys.readouterr().err
+        assert (output.count("\n"), _steering(output)) == (1, [])
 
 
 def test_a_line_that_is_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -123,7 +123,7 @@ def _saved(cluster: Cluster) -> bytes:
     whole = finish.make(Cluster(command="bench", nodes=[clusters.node("a")]), Options(command="bench"), _STORY)
     document = json.loads(jsondoc.encode(whole))
     named = {"job": cluster.job, "run": cluster.run}
-    document |= {name: json.loads(msgspec.json.encode(one)) for name, one in named.items()}
+    document |= {name: json.loads(msgspec.json.encode(part)) for name, part in named.items()}
     encoded = [json.loads(msgspec.json.encode(node)) for node in cluster.nodes]
     document["nodes"] = [{"name": node["name"], "facts": node} for node in encoded]
     return json.dumps(document).encode()
@@ -149,7 +149,7 @@ def _outputs(ncclcheck: Command, folder: Path, *arguments: str, **env: str) -> I
 
 
 def _leaks(outputs: Iterator[tuple[str, str]]) -> dict[str, list[str]]:
-    return {name: found for name, text in outputs if (found := sorted({*_LEFT.findall(text)}))}
+    return {name: leaks for name, text in outputs if (leaks := sorted({*_LEFT.findall(text)}))}
 
 
 def test_a_saved_result(ncclcheck: Command, tmp_path: Path) -> None:
@@ -178,10 +178,10 @@ def test_the_command_line_of_another_process() -> None:
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()  # the kernel shows no arguments before the program has been loaded
-        told = _describe(psutil.Process(child.pid)).command
+        command = _describe(psutil.Process(child.pid)).command
         child.communicate(b"\n")
-    assert "--password" in told
-    assert _LEFT.findall(told) == []
+    assert "--password" in command
+    assert _LEFT.findall(command) == []
 
 
 def test_what_goes_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,17 +34,21 @@ def test_own_threads_are_counted() -> None:
 def test_the_limit_is_named(
     error: Exception, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda one: (12, 4096) if one == resource.RLIMIT_NPROC else (-1, -1))
+    monkeypatch.setattr(
+        "resource.getrlimit", lambda limit: (12, 4096) if limit == resource.RLIMIT_NPROC else (-1, -1)
+    )
     monkeypatch.setattr("os.getuid", lambda: 1234)
     monkeypatch.setattr(tasks, "of_user", lambda _: 12)
     assert _raised(error) == Exit.INCOMPLETE
-    said = capsys.readouterr().err
-    assert f"user {os.getuid()} has 12 on this host, and RLIMIT_NPROC (ulimit -u) allows 12" in said
-    assert "raise it: ulimit -u 4096" in said
+    err = capsys.readouterr().err
+    assert f"user {os.getuid()} has 12 on this host, and RLIMIT_NPROC (ulimit -u) allows 12" in err
+    assert "raise it: ulimit -u 4096" in err
 
 
 def test_root_is_not_bound_by_its_own_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("resource.getrlimit", lambda one: (12, 4096) if one == resource.RLIMIT_NPROC else (-1, -1))
+    monkeypatch.setattr(
+        "resource.getrlimit", lambda limit: (12, 4096) if limit == resource.RLIMIT_NPROC else (-1, -1)
+    )
     monkeypatch.setattr("os.getuid", lambda: 0)
     monkeypatch.setattr("ncclcheck.probes.machine.host.cgroup.tasks", lambda _: 18)
     assert tasks.exhausted(RuntimeError("can't start new thread")).endswith("pids.max allows 18")
@@ -52,9 +56,9 @@ def test_root_is_not_bound_by_its_own_limit(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_a_thread_whose_stack_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     limits = {resource.RLIMIT_AS: (60 * 2**20, -1)}
-    monkeypatch.setattr("resource.getrlimit", lambda one: limits.get(one, (-1, -1)))
-    told = tasks.exhausted(RuntimeError("can't start new thread"))
-    assert told == "no memory for a further thread: RLIMIT_AS (ulimit -v) allows 62914560 bytes"
+    monkeypatch.setattr("resource.getrlimit", lambda limit: limits.get(limit, (-1, -1)))
+    reason = tasks.exhausted(RuntimeError("can't start new thread"))
+    assert reason == "no memory for a further thread: RLIMIT_AS (ulimit -v) allows 62914560 bytes"
 
 
 def test_other_errors_keep_their_words(capsys: pytest.CaptureFixture[str]) -> None:

@@ -70,8 +70,8 @@ def test_machines_against_a_baseline(code: str, before: dict[str, Any], after: d
 
 @pytest.mark.parametrize("code", ["VER015", "VER016"])
 def test_without_a_baseline_nothing_is_judged(code: str) -> None:
-    found = verdict(code, node("a"))
-    assert (found.state.value, found.reason) == ("skipped", "no --baseline was given")
+    judged = verdict(code, node("a"))
+    assert (judged.state.value, judged.reason) == ("skipped", "no --baseline was given")
 
 
 def test_report_renders_what_was_saved(ncclcheck: Command, tmp_path: Path) -> None:
@@ -127,14 +127,14 @@ def test_env_and_bench_against_a_baseline(ncclcheck: Command, tmp_path: Path) ->
 def test_what_is_as_before_is_said(ncclcheck: Command, tmp_path: Path) -> None:
     write(tmp_path, "a.json", "healthy")
     for form in ("text", "short"):
-        told = " ".join(ncclcheck("bench", "--from", "a.json", "--baseline", "a.json", "-o", form).out.split())
-        assert "rows are the same as in a.json within noise (10 %), none is worse; no part of the machines" in told
+        text = " ".join(ncclcheck("bench", "--from", "a.json", "--baseline", "a.json", "-o", form).out.split())
+        assert "rows are the same as in a.json within noise (10 %), none is worse; no part of the machines" in text
     assert "Baseline" not in ncclcheck("bench", "--from", "a.json").out
     saved = json.loads((tmp_path / "a.json").read_text())
     saved["job"]["ranks"] = 2
     (tmp_path / "b.json").write_text(json.dumps(saved))
-    told = " ".join(ncclcheck("bench", "--from", "a.json", "--baseline", "b.json").out.split())
-    assert "no bandwidth was compared: ranks: 2 -> " in told
+    text = " ".join(ncclcheck("bench", "--from", "a.json", "--baseline", "b.json").out.split())
+    assert "no bandwidth was compared: ranks: 2 -> " in text
 
 
 def test_injected_faults_are_no_baseline(ncclcheck: Command, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def _verdict(document: Document, code: str) -> Verdict:
 
 def _ours() -> list[str]:
     """Agents and ranks of these tests that run now, by command line."""
-    found = []
+    lines = []
     for process in psutil.process_iter():
         try:
             line = " ".join(process.cmdline())
@@ -38,8 +38,8 @@ def _ours() -> list[str]:
         except psutil.Error:
             continue
         if mine and ("ncclcheck.node.agent" in line or "ncclcheck.node.ranks.worker" in line):
-            found.append(line)
-    return found
+            lines.append(line)
+    return lines
 
 
 @pytest.fixture(autouse=True)
@@ -93,11 +93,11 @@ def test_where_no_row_can_be_measured_nothing_is_called_ready(ncclcheck: Command
     ran = ncclcheck("bench", "--nproc-per-node", "1", "--ops", "all_reduce,reduce", "--dtype", "int8",
                     "--reduce-op", "avg", "--quick")  # fmt: skip
     assert ran.code == 0, ran.err
-    told = " ".join(ran.out.split())
-    assert "no row could be measured: all_reduce: torch" in told
-    assert "Ready." not in told
-    assert "nothing was measured either: see BEN001." in told
-    assert "1 unknown" in told
+    text = " ".join(ran.out.split())
+    assert "no row could be measured: all_reduce: torch" in text
+    assert "Ready." not in text
+    assert "nothing was measured either: see BEN001." in text
+    assert "1 unknown" in text
 
 
 @contextmanager
@@ -117,16 +117,16 @@ def _below(parent: subprocess.Popen[bytes], words: str, count: int) -> list[psut
     """Processes below the command whose line ends with these words, once there are so many."""
     end = time.monotonic() + 45
     while time.monotonic() < end:
-        found = []
+        processes = []
         for process in psutil.Process(parent.pid).children(recursive=True):
             try:
                 line = process.cmdline()
             except psutil.Error:
                 continue
             if words in " ".join(line) and "torch.distributed.run" not in line:
-                found.append(process)
-        if len(found) >= count:
-            return found
+                processes.append(process)
+        if len(processes) >= count:
+            return processes
         time.sleep(0.1)
     raise AssertionError(f"no {count} processes of {words}")
 

@@ -73,8 +73,8 @@ def _job(case: Case, folder: Path) -> Iterator[RunningJob]:
     env = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": str(case.ranks)}
     argv = [sys.executable, str(ROOT / "tests/jobs/hang_job.py"), case.fault, str(folder)]
     started = case.ranks - (case.fault == "not started")
-    with (folder / "lock").open("w") as held, (folder / "log").open("w") as log:
-        fcntl.flock(held, fcntl.LOCK_EX)
+    with (folder / "lock").open("w") as lock, (folder / "log").open("w") as log:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         ranks = [
             subprocess.Popen(argv, env={**env, "RANK": str(n)}, stdout=log, stderr=log, start_new_session=True)
             for n in range(started)
@@ -111,12 +111,12 @@ def _seen(name: str) -> RunningJob:
 
 def _holds(case: Case, folder: Path) -> None:
     with _job(case, folder) as job:
-        found = judged(job)
-        assert found.kind == case.kind, [*job.ranks, *job.helpers]
+        verdict = judged(job)
+        assert verdict.kind == case.kind, [*job.ranks, *job.helpers]
         if case.kind == "missing":
             assert tuple(job.missing) == case.who
         elif case.who:
-            assert tuple({process.rank for process in found.who}) == case.who
+            assert tuple({process.rank for process in verdict.who}) == case.who
 
 
 @pytest.mark.parametrize("case", IN_THE_GATE, ids=lambda case: case.fault)

@@ -81,16 +81,16 @@ def _wait_for(folder: Path) -> list[int]:
 
 def _seen(name: str, inside: bool) -> RunningJob:
     """These jobs are seconds old; the rules would say that they are starting, so they are made older."""
-    told = look.look(3.0, proc.Proc(), stacks=False, inside=inside)
-    live = msgspec.convert(told, Live)
+    seen = look.look(3.0, proc.Proc(), stacks=False, inside=inside)
+    live = msgspec.convert(seen, Live)
     old = [replace(process, age_s=process.age_s + START_S) for process in live.processes]
     return next(job for job in jobs([replace(live, processes=old)]) if job.name == name)
 
 
 def _holds(case: Case, folder: Path) -> None:
     with _job(case, folder) as (job, pids):
-        found = judged(job)
-        assert found.kind == case.kind, job
+        verdict = judged(job)
+        assert verdict.kind == case.kind, job
         by_pid = {rank.pid: rank for rank in job.ranks}
         assert {*by_pid} == {*pids}
         assert job.world == 3
@@ -100,10 +100,10 @@ def _holds(case: Case, folder: Path) -> None:
         if case.kind == "missing":
             assert job.missing == [1]
         elif case.kind == "sleeping":
-            assert [process.pid for process in found.who] == [pids[1]]
+            assert [process.pid for process in verdict.who] == [pids[1]]
             known = case.by != "nothing"
-            said = "rank 1" if known else f"process {pids[1]} (rank unknown)"
-            assert (words.ranks(found.who), words.where(found.who).rank) == (said, 1 if known else None)
+            name = "rank 1" if known else f"process {pids[1]} (rank unknown)"
+            assert (words.ranks(verdict.who), words.where(verdict.who).rank) == (name, 1 if known else None)
 
 
 @pytest.mark.parametrize("case", IN_THE_GATE, ids=lambda case: case.how)
@@ -129,11 +129,11 @@ def test_the_agent_of_torchrun_is_no_rank(tmp_path: Path) -> None:
             while not all((tmp_path / f"ready{rank}").exists() for rank in range(2)):
                 assert time.monotonic() < end, (tmp_path / "log").read_text()
                 time.sleep(0.1)
-            told = look.look(1.0, proc.Proc(), stacks=False)["processes"]
-            ranks = {one["pid"]: one for one in told if one["parent"] == agent.pid}
-            assert sorted(one["rank"] for one in ranks.values()) == [0, 1]
-            assert {one["rank_by"] for one in ranks.values()} == {"environment"}
-            assert agent.pid not in {one["pid"] for one in told}
+            processes = look.look(1.0, proc.Proc(), stacks=False)["processes"]
+            ranks = {process["pid"]: process for process in processes if process["parent"] == agent.pid}
+            assert sorted(process["rank"] for process in ranks.values()) == [0, 1]
+            assert {process["rank_by"] for process in ranks.values()} == {"environment"}
+            assert agent.pid not in {process["pid"] for process in processes}
         finally:
             agent.terminate()  # it ends its ranks, which have groups of their own
             agent.wait(60)

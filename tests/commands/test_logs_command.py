@@ -47,7 +47,7 @@ Told = Callable[..., tuple[int, Document]]
 
 
 @pytest.fixture
-def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Told:
+def logs_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsysbinary: pytest.CaptureFixture[bytes]) -> Told:
     """Run the command in this process on files below tmp_path: exit code and document."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sources, "_SILENCE_S", 0.2)
@@ -83,22 +83,22 @@ def _cause(document: Document) -> tuple[str, str, str]:
     ],
 )
 def test_names_stand_for_files(
-    told: Told, tmp_path: Path, files: dict[str, str], asked: list[str], read: list[str]
+    logs_of: Told, tmp_path: Path, files: dict[str, str], asked: list[str], read: list[str]
 ) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    code, document = told(*asked)
+    code, document = logs_of(*asked)
     assert document.measurements.logs is not None
     assert [file.name for file in document.measurements.logs.files] == read
     assert (code, _cause(document)[:2]) == (1, ("LOG050", "gpu-a18"))
 
 
 @pytest.mark.parametrize("asked", ["nothing.log", "*.nothing", "empty", "a\0b", "d/**/x"])
-def test_a_name_that_stands_for_no_file_is_wrong_usage(told: Told, tmp_path: Path, asked: str) -> None:
+def test_a_name_that_stands_for_no_file_is_wrong_usage(logs_of: Told, tmp_path: Path, asked: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match="logs: "):
-        told(asked)
+        logs_of(asked)
 
 
 def _forms() -> dict[str, bytes]:
@@ -124,17 +124,17 @@ def _forms() -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("form", _forms())
-def test_the_cause_is_found_at_its_line_in_every_form(told: Told, tmp_path: Path, form: str) -> None:
+def test_the_cause_is_found_at_its_line_in_every_form(logs_of: Told, tmp_path: Path, form: str) -> None:
     (tmp_path / "train.log").write_bytes(_forms()[form])
-    code, document = told("train.log")
+    code, document = logs_of("train.log")
     assert (code, *_cause(document)) == (1, "LOG050", "gpu-a18", _PLACE)
 
 
-def test_what_came_before_the_end_of_a_damaged_file_counts(told: Told, tmp_path: Path) -> None:
+def test_what_came_before_the_end_of_a_damaged_file_counts(logs_of: Told, tmp_path: Path) -> None:
     packed = gzip.compress(FAILED.encode() + os.urandom(100_000))
     (tmp_path / "cut.log.gz").write_bytes(packed[:-50_000])
     (tmp_path / "bad.log.gz").write_bytes(gzip.compress(_START.encode())[:-8] + b"damaged!")
-    code, document = told("cut.log.gz", "bad.log.gz")
+    code, document = logs_of("cut.log.gz", "bad.log.gz")
     assert (code, _cause(document)[0]) == (1, "LOG050")
     assert document.measurements.logs is not None
     cut, bad = document.measurements.logs.files
@@ -155,28 +155,30 @@ def test_what_came_before_the_end_of_a_damaged_file_counts(told: Told, tmp_path:
         ("silent", "brought nothing for 0 s"),
     ],
 )
-def test_what_cannot_be_read_is_said_and_is_no_health(told: Told, tmp_path: Path, name: str, problem: str) -> None:
+def test_what_cannot_be_read_is_said_and_is_no_health(
+    logs_of: Told, tmp_path: Path, name: str, problem: str
+) -> None:
     (tmp_path / "empty").touch()
     (tmp_path / "link").symlink_to("nowhere")
     os.mkfifo(tmp_path / "pipe")
     os.mkfifo(tmp_path / "silent")
     holder = os.open(tmp_path / "silent", os.O_RDWR)  # a writer that says nothing
     begun = time.monotonic()
-    code, document = told(name)
+    code, document = logs_of(name)
     os.close(holder)
     assert time.monotonic() - begun < 10
     assert (code, document.state, document.exit_code) == (3, "incomplete", 3)
     assert document.measurements.logs is not None
     assert problem in document.measurements.logs.files[0].problem
     (tmp_path / "train.log").write_text(FAILED)
-    assert told(name, "train.log")[0] == 1
+    assert logs_of(name, "train.log")[0] == 1
 
 
-def test_a_pipe_is_read_as_long_as_it_brings_something(told: Told, tmp_path: Path) -> None:
+def test_a_pipe_is_read_as_long_as_it_brings_something(logs_of: Told, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     writer = subprocess.Popen(["sh", "-c", "cat train.log > pipe; exec sleep 0"], cwd=tmp_path)
     (tmp_path / "train.log").write_text(FAILED)
-    code, document = told("pipe")
+    code, document = logs_of("pipe")
     writer.wait(timeout=10)
     assert (code, _cause(document)) == (1, ("LOG050", "gpu-a18", "pipe:6"))
 
@@ -256,8 +258,8 @@ def test_without_lines_of_nccl_only_what_the_prefix_says_is_known(
 
 def test_a_file_of_one_process_is_its_own() -> None:
     facts = parsed(f"{_OF_17}\n{_SAID}\n", f"{_OF_18}\n{_SAID}\n")
-    found = [(event.file, event.rank) for event in facts.events if event.sign == "python-error"]
-    assert found == [("log", 6), ("log1", 7)]
+    raised = [(event.file, event.rank) for event in facts.events if event.sign == "python-error"]
+    assert raised == [("log", 6), ("log1", 7)]
 
 
 def _errors(text: str) -> list[LogEvent]:
@@ -280,10 +282,10 @@ def test_stdin_is_read_and_never_waited_for_without_a_limit() -> None:
     )
     assert given.returncode == 1
     assert _cause(msgspec.json.decode(given.stdout, type=Document))[2] == "standard input:6"
-    silent, held = os.pipe()
-    os.write(held, FAILED.encode())
+    silent, writer = os.pipe()
+    os.write(writer, FAILED.encode())
     part = subprocess.run(argv, stdin=silent, env=environment(), capture_output=True, timeout=60, check=False)
-    os.close(held)
+    os.close(writer)
     os.close(silent)
     document = msgspec.json.decode(part.stdout, type=Document)
     assert _cause(document)[0] == "LOG050"
@@ -318,7 +320,7 @@ def test_every_form_tells_the_story(ncclcheck: Command, tmp_path: Path) -> None:
         ran.out.splitlines()[-1] == "Cause: LOG050 on gpu-a18 rank 1, sure: the only cause that these lines show."
     )
     failed = ElementTree.parse(tmp_path / "a.xml").findall(".//failure")
-    assert "LOG050" in {one.get("type") for one in failed}
+    assert "LOG050" in {failure.get("type") for failure in failed}
     assert 'ncclcheck_state{state="fail"} 1' in (tmp_path / "a.prom").read_text()
     again = ncclcheck("report", "a.json")
     assert (again.code, again.out) == (1, ran.out)
@@ -327,12 +329,12 @@ def test_every_form_tells_the_story(ncclcheck: Command, tmp_path: Path) -> None:
     assert jsondoc.decode((tmp_path / "a.json").read_bytes(), Options(command="logs").policy)
 
 
-def test_the_page_tells_the_story(told: Told, tmp_path: Path) -> None:
+def test_the_page_tells_the_story(logs_of: Told, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     from ncclcheck.reports.output import html  # noqa: PLC0415 - wants the extra
 
     (tmp_path / "train.log").write_text(FAILED.replace("nccl-x6bwvx", "<b>x"))
-    page = html.text(told("train.log")[1])
+    page = html.text(logs_of("train.log")[1])
     assert "What happened first: train.log:6" in page
     assert "<b>x" not in page
 
@@ -393,13 +395,13 @@ srun: error: tapir[03-04]: tasks 8-15: Terminated
 """
 
 
-def test_an_empty_folder_beside_a_log_is_a_note(told: Told, tmp_path: Path) -> None:
+def test_an_empty_folder_beside_a_log_is_a_note(logs_of: Told, tmp_path: Path) -> None:
     """A rank that was killed leaves no dump: the folder for them is empty, and the log is judged all the same."""
     (tmp_path / "train.log").write_text(FAILED)
     (tmp_path / "flight").mkdir()
-    code, document = told("train.log", "flight")
+    code, document = logs_of("train.log", "flight")
     assert (code, _cause(document)[0]) == (1, "LOG050")
     (verdict,) = [verdict for verdict in document.verdicts if verdict.code == "LOG003"]
     assert (verdict.findings[0].state.value, verdict.findings[0].what) == ("note", "flight holds no file")
     with pytest.raises(UsageError, match="'flight' holds no file"):
-        told("flight")
+        logs_of("flight")

@@ -127,7 +127,7 @@ def two_nodes(ncclcheck: Command, folder: Path) -> Collective:
     assert (document.job.backend, document.job.ranks, document.job.simulated) == ("nccl", 2, True)
 
     pids = {rank.rank: rank.pid for rank in document.run.ranks}
-    assert {one.rank for one in document.measurements.transport} == {0, 1}
+    assert {rank.rank for rank in document.measurements.transport} == {0, 1}
     for transport in document.measurements.transport:
         _agrees(transport, (folder / f"nccl.{pids[transport.rank]}.log").read_text())
         assert transport.nnodes == 2

@@ -126,8 +126,8 @@ def _advice(variable: str, action: Literal["set", "unset", "try"]) -> Recommenda
 
 @pytest.mark.parametrize(("survived", "left"), [(True, ["A", "B", "C"]), (False, ["B", "C"])])
 def test_what_did_not_survive_is_not_handed_out(survived: bool, left: list[str]) -> None:
-    told = Verified(variables=["A"], survived=survived)
-    cluster = Cluster(command="preflight", nodes=[], measurements=Measurements(verified=told))
+    handed = Verified(variables=["A"], survived=survived)
+    cluster = Cluster(command="preflight", nodes=[], measurements=Measurements(verified=handed))
     recommendations = verified.kept(cluster, [_advice("A", "set"), _advice("B", "try"), _advice("C", "unset")])
     assert [recommendation.variable for recommendation in recommendations] == left
 

@@ -49,11 +49,11 @@ def test_every_rule_has_its_sources() -> None:
 @pytest.mark.parametrize("code", CODES)
 def test_a_faulty_source_is_named_with_its_line(code: str, tmp_path: Path) -> None:
     _put(tmp_path, f"{code}_faulty.py")
-    found = _findings()
-    assert code in found
-    assert all(str(finding.where).startswith("train.py:") for finding in found[code])
+    by_code = _findings()
+    assert code in by_code
+    assert all(str(finding.where).startswith("train.py:") for finding in by_code[code])
     others = {
-        other for other, findings in found.items() for finding in findings if finding.state is not State.NOTE
+        other for other, findings in by_code.items() for finding in findings if finding.state is not State.NOTE
     }
     assert others <= {code}
 
@@ -61,9 +61,11 @@ def test_a_faulty_source_is_named_with_its_line(code: str, tmp_path: Path) -> No
 @pytest.mark.parametrize("code", CODES)
 def test_its_sound_twin_is_silent(code: str, tmp_path: Path) -> None:
     _put(tmp_path, f"{code}_sound.py")
-    found = _findings()
-    assert code not in found
-    assert not [finding for findings in found.values() for finding in findings if finding.state is not State.NOTE]
+    by_code = _findings()
+    assert code not in by_code
+    assert not [
+        finding for findings in by_code.values() for finding in findings if finding.state is not State.NOTE
+    ]
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -205,7 +207,7 @@ def test_a_loader_that_is_begun_anew(shuffle: str, loop: str, states: list[State
 
 
 @pytest.mark.parametrize(
-    ("told", "states"),
+    ("line", "states"),
     [
         ("batches.dataset.set_epoch(epoch)", [State.NOTE]),
         ("images.set_epoch(epoch)", []),
@@ -215,9 +217,9 @@ def test_a_loader_that_is_begun_anew(shuffle: str, loop: str, states: list[State
         ("getattr(batches, 'set_epoch')(epoch)", []),
     ],
 )
-def test_set_epoch_of_something_else(told: str, states: list[State]) -> None:
+def test_set_epoch_of_something_else(line: str, states: list[State]) -> None:
     extra = "extra = torch.utils.data.distributed.DistributedSampler(more, shuffle=False)\n"
-    loop = f"for epoch in range(9):\n    {told}\n    for x in batches:\n        net(x).backward()\n"
+    loop = f"for epoch in range(9):\n    {line}\n    for x in batches:\n        net(x).backward()\n"
     assert _states("SCR009", _SAMPLED.format("") + extra + loop) == states
 
 
@@ -234,7 +236,7 @@ for x in data:
 
 
 @pytest.mark.parametrize(
-    ("made", "told", "states"),
+    ("made", "logged", "states"),
     [
         ("if dist.get_rank() == 0: logging.basicConfig()", "logger.info(f'Loss: {loss}')", [State.NOTE]),
         ("pass", "if dist.get_rank() == 0: wandb.log({'loss': loss})", [State.NOTE]),
@@ -245,8 +247,8 @@ for x in data:
         ("pass", "if dist.get_rank() == 0: wandb.log({'lr': rate})", []),
     ],
 )
-def test_a_loss_that_is_logged(made: str, told: str, states: list[State]) -> None:
-    assert _states("SCR019", _LOGGED.format(made, told)) == states
+def test_a_loss_that_is_logged(made: str, logged: str, states: list[State]) -> None:
+    assert _states("SCR019", _LOGGED.format(made, logged)) == states
 
 
 _STEP = "    loss = net(x.cuda())\n    loss.backward()\n"
@@ -754,9 +756,9 @@ def test_two_hundred_files_in_a_second(tmp_path: Path) -> None:
         (tmp_path / f"part{at}.py").write_text(text)
     (tmp_path / "train.py").write_text("".join(f"import part{at}\n" for at in range(200)))
     begun = time.process_time()
-    found = _findings()
+    by_code = _findings()
     assert time.process_time() - begun < 5  # far more than it takes: what grows with the square would be seen
-    assert len(found["SCR009"]) == 200
+    assert len(by_code["SCR009"]) == 200
 
 
 @pytest.mark.parametrize(
@@ -783,11 +785,11 @@ def test_wrong_usage(ncclcheck: Command, tmp_path: Path) -> None:
 def test_preflight_judges_a_script_that_it_was_given(tmp_path: Path) -> None:
     _put(tmp_path, "SCR002_faulty.py")
     given = Measurements(script=reading.read(["train.py"], []))
-    for measured, found in ((given, {"SCR002"}), (Measurements(), set())):
+    for measured, codes in ((given, {"SCR002"}), (Measurements(), set())):
         verdicts = judge(Cluster(command="preflight", measurements=measured))
         assert {
             verdict.code for verdict in verdicts if verdict.code.startswith("SCR") and verdict.state is State.FAIL
-        } == found
+        } == codes
 
 
 def test_preflight_refuses_a_script_that_is_not_there(ncclcheck: Command) -> None:
@@ -982,15 +984,15 @@ def test_every_diff_ends_its_finding_and_brings_no_other(code: str, lines: str, 
     """A diff that would leave the finding, or bring another one, is not printed."""
     assert _states(code, lines, nodes=2)
     source = Path("train.py").read_text()
-    found = _findings_of_two()
-    for finding in found[code]:
+    by_code = _findings_of_two()
+    for finding in by_code[code]:
         for diff in (command for remedy in finding.remedies for command in remedy.commands):
             Path("train.py").write_text(source)
             subprocess.run(["patch", "-p0"], input=f"{diff}\n", text=True, cwd=tmp_path, check=True, timeout=20)
             compile(Path("train.py").read_text(), "train.py", "exec")
             left = _findings_of_two()
-            assert len(left.get(code, [])) < len(found[code])
-            assert {*left} <= {*found}
+            assert len(left.get(code, [])) < len(by_code[code])
+            assert {*left} <= {*by_code}
 
 
 def _findings_of_two() -> dict[str, list[Finding]]:

@@ -231,15 +231,15 @@ def test_barriers_of_two_sides_come_in_pairs(before: str, after: str, states: li
 
 
 @pytest.mark.parametrize(
-    ("told", "states"),
+    ("argument", "states"),
     [("epoch", []), ("0", [State.WARN]), ("seed", [State.WARN])],
 )
-def test_a_sampler_that_is_told_one_number(told: str, states: list[State]) -> None:
+def test_a_sampler_that_is_told_one_number(argument: str, states: list[State]) -> None:
     lines = f"""{_START}seed = 7
 net = DDP(torch.nn.Linear(9, 1).cuda(), device_ids=[local_rank])
 sampler = DistributedSampler([1, 2])
 for epoch in range(9):
-    sampler.set_epoch({told})
+    sampler.set_epoch({argument})
     for sample in DataLoader([1, 2], sampler=sampler):
         net(sample).sum().backward()
 """

@@ -188,8 +188,8 @@ def test_a_model_that_nothing_averages(more: str, faulty: bool) -> None:
     Path("train.py").write_text(f"{head}{_LOCAL}{_GROUP}{model.format(step=_STEP)}{more}\n")
     script = reading.read(["train.py"], [])
     verdicts = judge(Cluster(command="script", measurements=Measurements(script=script)), RULES)
-    found = [finding.what for verdict in verdicts if verdict.code == "SCR041" for finding in verdict.findings]
-    assert any("nothing averages" in text for text in found) is faulty
+    texts = [finding.what for verdict in verdicts if verdict.code == "SCR041" for finding in verdict.findings]
+    assert any("nothing averages" in text for text in texts) is faulty
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,9 @@ WRONG = [
 ]
 
 
-@pytest.mark.parametrize(("given", "says"), WRONG, ids=lambda one: " ".join(one) if isinstance(one, list) else "")
+@pytest.mark.parametrize(
+    ("given", "says"), WRONG, ids=lambda words: " ".join(words) if isinstance(words, list) else ""
+)
 def test_wrong_inputs_end_with_2(ncclcheck: Command, tmp_path: Path, given: list[str], says: str) -> None:
     (tmp_path / "bad.json").write_text("{")
     ran = ncclcheck("smoke", *given)
@@ -89,14 +91,14 @@ def test_the_users_own_runs_where_it_was_typed(
         seconds=140,
     )  # fmt: skip
     state = {verdict.code: verdict.state for verdict in ran.document.verdicts}
-    told = [
+    texts = [
         finding.what
         for verdict in ran.document.verdicts
         if verdict.code in ("RUN003", "TRN026")
         for finding in verdict.findings
     ]
     assert (ran.code, state["TRN003"]) == (code, State.SKIPPED if code else State.OK)
-    assert fails in " ".join(told)
+    assert fails in " ".join(texts)
     story = ran.document.diagnosis
     assert (None if story is None else [cause.code for cause in story.causes]) == causes
 

@@ -27,13 +27,13 @@ def tried(wanted: TuneOptions, shape: JobShape) -> list[str]:
 
 
 def test_nothing_is_tried_without_a_fall_back() -> None:
-    for one in tried(TuneOptions(), NCCL):
-        name, _, value = one.partition("=")
+    for setting in tried(TuneOptions(), NCCL):
+        name, _, value = setting.partition("=")
         assert name != "NCCL_ALGO" or "ring" in value
 
 
 def test_gloo_has_threads_alone() -> None:
-    assert {one.partition("=")[0] for one in tried(TuneOptions(), GLOO)} == {"OMP_NUM_THREADS"}
+    assert {setting.partition("=")[0] for setting in tried(TuneOptions(), GLOO)} == {"OMP_NUM_THREADS"}
 
 
 def test_the_users_own_settings_take_the_place_of_the_usual_ones() -> None:

@@ -145,8 +145,8 @@ def _bare(text: str) -> str:
 
 
 def _cards(node: Node) -> list[tuple[str, list[str]]]:
-    found = node.network.interfaces  # type: ignore[union-attr]
-    return [(i.name, [f"{a.address}/{a.prefix}" for a in i.addresses]) for i in found]  # type: ignore[union-attr]
+    cards = node.network.interfaces  # type: ignore[union-attr]
+    return [(i.name, [f"{a.address}/{a.prefix}" for a in i.addresses]) for i in cards]  # type: ignore[union-attr]
 
 
 def hcas(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compared]:
@@ -204,16 +204,18 @@ def settings(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compare
     log, refused = answer.ranks[0].log, answer.ranks[0].result != 0
     parsed = {name: parse(reference()[name], value, judge.version) for name, value in case.env.items()}
     yield Compared(f"refused: {case.env}", any(parsed.raises for parsed in parsed.values()), refused)
-    for name, one in parsed.items() if not refused else ():
+    for name, setting in parsed.items() if not refused else ():
         echo = re.search(rf"{name} set by environment to (.*?)\.?$", log, re.MULTILINE)
         if name in case.numbers:
             yield Compared(
-                f"{name}={case.env[name]!r}", None if one.value is None else str(one.value), echo and echo[1]
+                f"{name}={case.env[name]!r}",
+                None if setting.value is None else str(setting.value),
+                echo and echo[1],
             )
         elif name in case.levels:
-            yield Compared(f"{name}={case.env[name]!r}", bool(one.value), echo is not None)
+            yield Compared(f"{name}={case.env[name]!r}", bool(setting.value), echo is not None)
         elif name == "NCCL_DEBUG":
-            silent = bool(one.complaint) or one.value in (None, "", "NONE")
+            silent = bool(setting.complaint) or setting.value in (None, "", "NONE")
             yield Compared(f"{name}={case.env[name]!r}", silent, "NCCL" not in log)
 
 
@@ -245,20 +247,22 @@ def transports(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Compa
     apart = wanted.kinds(machine) & {("intra", "NET"), ("intra", "SHM")}
     limit = "without P2P NCCL may take cards within a host, and counts each rank as a node" if apart else ""
     either = {("intra", "NET"): ("intra", "SHM")} if apart else {}  # within a host NCCL takes the one or the other
-    for number, one in enumerate(answer.ranks):
+    for number, answered in enumerate(answer.ranks):
         local = [other for other in range(len(ranks)) if other // each == number // each]
-        told = _told(one.log, number, local)
+        facts = _told(answered.log, number, local)
         about = f"rank {number} of {len(ranks)}, {wanted} {machine}"
-        kinds = {(c.peers, c.kind.partition("/")[0]) for c in told.connections}  # type: ignore[union-attr]
+        kinds = {(c.peers, c.kind.partition("/")[0]) for c in facts.connections}  # type: ignore[union-attr]
         seen, built = ({either.get(kind, kind) for kind in some} for some in (kinds, wanted.kinds(machine)))
         yield Compared(f"transport: {about}", seen, built)
-        yield Compared(f"network: {about}", told.network, wanted.network(machine))
+        yield Compared(f"network: {about}", facts.network, wanted.network(machine))
         rings = re.findall(r"NCCL INFO Channel \d+/\d+ : ([ \d]+)$", answer.ranks[0].log, re.MULTILINE)
-        yield Compared(f"channels: {about}", told.channels, len(rings))
-        yield Compared(f"neighbours: {about}", _reached(one.log, number), _neighbours(one.log, number, rings))
-        yield Compared(f"nodes: {about}", (told.nnodes, told.nranks), (wanted.hosts, len(ranks)), limit)
+        yield Compared(f"channels: {about}", facts.channels, len(rings))
+        yield Compared(
+            f"neighbours: {about}", _reached(answered.log, number), _neighbours(answered.log, number, rings)
+        )
+        yield Compared(f"nodes: {about}", (facts.nnodes, facts.nranks), (wanted.hosts, len(ranks)), limit)
     here = [_told(answer.log, number, range(each)) for number, answer in enumerate(answer.ranks[:each])]
-    used = {d for told in here for c in told.connections if c.peers == "inter" for d in c.devices}  # type: ignore[union-attr]
+    used = {d for facts in here for c in facts.connections if c.peers == "inter" for d in c.devices}  # type: ignore[union-attr]
     if wanted.network(machine) == "IB" and wanted.hosts > 1:
         yield Compared(f"network devices: {wanted} {machine}", used, _devices_of(graph), limit)
 
@@ -275,16 +279,16 @@ def _neighbours(log: str, rank: int, rings: list[str]) -> set[int]:
     Where NCCL counts each rank as a node, it connects those at distances of powers of two as well, both ways: the
     algorithm PAT, which no line draws, and which is connected where it is switched off, too.
     """
-    orders = [[int(one) for one in ring.split()] for ring in rings]
-    found = {order[(order.index(rank) + 1) % len(order)] for order in orders}
+    orders = [[int(number) for number in ring.split()] for ring in rings]
+    near = {order[(order.index(rank) + 1) % len(order)] for order in orders}
     for below, above in re.findall(rf"\[\d+\] ([-\d/]+)->{rank}->(-?\d+)", log):
-        found |= {int(one) for one in (*below.split("/"), above)}
+        near |= {int(number) for number in (*below.split("/"), above)}
     alone = re.search(rf"rank {rank} nRanks (\d+) nNodes (\d+) ", log)
     if alone and alone[1] == alone[2]:
         ranks = int(alone[1])
         steps = [2**power for power in range(ranks.bit_length()) if 2**power < ranks]
-        found |= {(rank + way * step) % ranks for step in steps for way in (1, -1)}
-    return found - {-1, rank}
+        near |= {(rank + way * step) % ranks for step in steps for way in (1, -1)}
+    return near - {-1, rank}
 
 
 def _devices_of(graph: Path) -> set[int]:
@@ -307,7 +311,7 @@ def told_places(judge: Judge, rng: random.Random, folder: Path) -> Iterator[Comp
 
 
 def _carried(
-    judge: Judge, folder: Path, machine: MachineOf, shown: MachineOf, told: dict[str, str]
+    judge: Judge, folder: Path, machine: MachineOf, shown: MachineOf, variables: dict[str, str]
 ) -> Iterator[Compared]:
     """machine: as it is; shown: by its /sys."""
     sys, graph = folder / "sys", folder / "graph.xml"
@@ -320,7 +324,7 @@ def _carried(
         **machine.variables(),
         "NCCL_DEBUG_SUBSYS": "INIT,NET,GRAPH",
         "NCCL_GRAPH_DUMP_FILE": str(graph),
-        **told,
+        **variables,
     }
     ranks = [
         RankRequest(env={**env, "NCCL_HOSTID": f"h{host}"}, rank=host * each + gpu, ranks=2 * each, device=gpu)

@@ -81,8 +81,8 @@ def main() -> None:
             try:
                 print((Path(folder) / "answer.json").read_text(), flush=True)
             except FileNotFoundError:
-                said = (Path(folder) / "world.err").read_text() if (Path(folder) / "world.err").exists() else ""
-                print(msgspec.json.encode(Answer(broken=said or "the world ended")).decode(), flush=True)
+                errors = (Path(folder) / "world.err").read_text() if (Path(folder) / "world.err").exists() else ""
+                print(msgspec.json.encode(Answer(broken=errors or "the world ended")).decode(), flush=True)
 
 
 def _fork(work: Callable[[], None]) -> int:

@@ -114,8 +114,8 @@ def topology_file(machine: MachineOf) -> str:
 
 
 def _function_of(above: ElementTree.Element, address: str, kind: str, speed: str) -> ElementTree.Element:
-    told = {"busid": address, "class": kind, "link_speed": speed, "link_width": _WIDE}
-    return ElementTree.SubElement(above, "pci", told)
+    attributes = {"busid": address, "class": kind, "link_speed": speed, "link_width": _WIDE}
+    return ElementTree.SubElement(above, "pci", attributes)
 
 
 def _slot(machine: MachineOf, sys: Path, number: int, slot: Slot) -> None:
@@ -264,7 +264,7 @@ def _port(rng: random.Random) -> PortOf:
 def _gids(rng: random.Random, layer: str) -> list[tuple[str, str]]:
     if layer != "Ethernet":
         return [(f"fe80:0000:0000:0000:b83f:d203:00a1:{rng.randint(1, 9999):04x}", "IB/RoCE v1")]
-    found: list[tuple[str, str]] = []
+    gids: list[tuple[str, str]] = []
     addresses = [f"fe80:0000:0000:0000:b83f:d2ff:fea1:{rng.randint(1, 9999):04x}"]
     for _ in range(rng.randint(0, 2)):
         addresses.append(f"0000:0000:0000:0000:0000:ffff:0a{rng.randint(1, 3):02x}:{rng.randint(1, 65535):04x}")
@@ -276,27 +276,27 @@ def _gids(rng: random.Random, layer: str) -> list[tuple[str, str]]:
         kinds = rng.choice(
             (("IB/RoCE v1", "RoCE v2"),) * 4 + (("RoCE v2",), ("IB/RoCE v1",), ("RoCE v2", "IB/RoCE v1"))
         )
-        found += [(address, kind) for kind in kinds]
+        gids += [(address, kind) for kind in kinds]
     if rng.random() < 0.2:
-        found.insert(rng.randint(0, len(found)), ("0000:0000:0000:0000:0000:0000:0000:0000", ""))
-    return found
+        gids.insert(rng.randint(0, len(gids)), ("0000:0000:0000:0000:0000:0000:0000:0000", ""))
+    return gids
 
 
 def _hca_settings(rng: random.Random, slots: list[Slot]) -> dict[str, str]:
-    found = {}
+    settings = {}
     names = [card.name for slot in slots for card in slot.cards] or ["mlx5_0"]
     if rng.random() < 0.6:
-        found["NCCL_IB_HCA"] = _hca_list(rng, names)
+        settings["NCCL_IB_HCA"] = _hca_list(rng, names)
     if rng.random() < 0.1:
-        found["NCCL_IB_DISABLE"] = rng.choice(("0", "1", "true", "no", "", " 1", "2", "-1"))
+        settings["NCCL_IB_DISABLE"] = rng.choice(("0", "1", "true", "no", "", " 1", "2", "-1"))
     if rng.random() < 0.25:
-        found["NCCL_IB_GID_INDEX"] = rng.choice(("0", "1", "3", "3", "-1", "-2", "99", "0x1", "x", ""))
+        settings["NCCL_IB_GID_INDEX"] = rng.choice(("0", "1", "3", "3", "-1", "-2", "99", "0x1", "x", ""))
     if rng.random() < 0.2:
-        found["NCCL_IB_ADDR_FAMILY"] = rng.choice(("AF_INET", "AF_INET6", "AF_INET6", "af_inet6", "AF_INET6 "))
+        settings["NCCL_IB_ADDR_FAMILY"] = rng.choice(("AF_INET", "AF_INET6", "AF_INET6", "af_inet6", "AF_INET6 "))
     if rng.random() < 0.15:
-        found["NCCL_IB_ROCE_VERSION_NUM"] = rng.choice(("1", "2", "3", "v2", "0"))
+        settings["NCCL_IB_ROCE_VERSION_NUM"] = rng.choice(("1", "2", "3", "v2", "0"))
     if rng.random() < 0.15:
-        found["NCCL_IB_ADDR_RANGE"] = rng.choice(
+        settings["NCCL_IB_ADDR_RANGE"] = rng.choice(
             (
                 "10.1.0.0/16",
                 "10.0.0.0/8",
@@ -310,7 +310,7 @@ def _hca_settings(rng: random.Random, slots: list[Slot]) -> dict[str, str]:
                 "10.1.0.0/0",
             )
         )
-    return found
+    return settings
 
 
 def _hca_list(rng: random.Random, names: list[str]) -> str:
@@ -358,8 +358,8 @@ class Connected(Struct, frozen=True, kw_only=True):
         """The transports within a node and between nodes."""
         within = "P2P" if machine.peers and "NCCL_P2P_DISABLE" not in self.env else "SHM"
         within = "NET" if within == "SHM" and "NCCL_SHM_DISABLE" in self.env else within
-        found = {("intra", within)} if len(machine.buses()) > 1 else set()
-        return found | ({("inter", "NET")} if self.hosts > 1 else set())
+        kinds = {("intra", within)} if len(machine.buses()) > 1 else set()
+        return kinds | ({("inter", "NET")} if self.hosts > 1 else set())
 
     def network(self, machine: MachineOf) -> str:
         """What NCCL chooses."""

@@ -110,11 +110,11 @@ def _card(rng: random.Random, name: str) -> Card:
 
 
 def _settings(rng: random.Random, cards: list[Card]) -> dict[str, str]:
-    found = {}
+    settings = {}
     if rng.random() < 0.6:
-        found["NCCL_SOCKET_IFNAME"] = _ifname(rng, cards)
+        settings["NCCL_SOCKET_IFNAME"] = _ifname(rng, cards)
     if rng.random() < 0.3:
-        found["NCCL_SOCKET_FAMILY"] = rng.choice(
+        settings["NCCL_SOCKET_FAMILY"] = rng.choice(
             (
                 "AF_INET",
                 "AF_INET",
@@ -130,8 +130,8 @@ def _settings(rng: random.Random, cards: list[Card]) -> dict[str, str]:
             )
         )
     if rng.random() < 0.2:
-        found["NCCL_COMM_ID"] = _comm_id(rng, cards)
-    return found
+        settings["NCCL_COMM_ID"] = _comm_id(rng, cards)
+    return settings
 
 
 def _ifname(rng: random.Random, cards: list[Card]) -> str:

@@ -46,7 +46,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def found(folder: Path) -> Iterator[Fleet]:
+def fleet(folder: Path) -> Iterator[Fleet]:
     with store.opened(str(folder)) as tables:
         yield questions.asked(tables, None)
 
@@ -61,9 +61,9 @@ def test_who_fails_again_and_again(fleet: Fleet) -> None:
 
 
 def test_who_became_slower_and_when(fleet: Fleet) -> None:
-    told = {(node.node, node.metric): node for node in fleet.slower}
-    assert set(told) == {("n0005", "memory_gb_s"), ("n0006", "node_busbw_gb_s")}
-    at_once, slowly = told["n0005", "memory_gb_s"], told["n0006", "node_busbw_gb_s"]
+    slower = {(node.node, node.metric): node for node in fleet.slower}
+    assert set(slower) == {("n0005", "memory_gb_s"), ("n0006", "node_busbw_gb_s")}
+    at_once, slowly = slower["n0005", "memory_gb_s"], slower["n0006", "node_busbw_gb_s"]
     assert abs((date.fromisoformat(at_once.since) - date.fromisoformat(_day(40))).days) <= 2
     assert abs((date.fromisoformat(slowly.since) - date.fromisoformat(_day(20))).days) <= 7
     assert (at_once.slowly, slowly.slowly) == (False, True)
@@ -80,11 +80,11 @@ def test_what_fails_together(fleet: Fleet) -> None:
 
 def test_what_the_upgrade_changed(fleet: Fleet) -> None:
     """3 % more memory bandwidth and 4 % more latency were planted; the third figure did not change."""
-    told = {upgrade.subject: upgrade for upgrade in fleet.upgrades}
-    assert set(told) == {"memory_gb_s", "pair_latency_us"}
-    assert 0.02 < told["memory_gb_s"].low < told["memory_gb_s"].high < 0.04
-    assert -0.055 < told["pair_latency_us"].change < -0.025
-    assert told["memory_gb_s"].nodes == NODES
+    upgrades = {upgrade.subject: upgrade for upgrade in fleet.upgrades}
+    assert set(upgrades) == {"memory_gb_s", "pair_latency_us"}
+    assert 0.02 < upgrades["memory_gb_s"].low < upgrades["memory_gb_s"].high < 0.04
+    assert -0.055 < upgrades["pair_latency_us"].change < -0.025
+    assert upgrades["memory_gb_s"].nodes == NODES
 
 
 def test_the_newest_days_alone(folder: Path) -> None:
@@ -98,19 +98,19 @@ def test_a_fleet_without_faults_names_nobody(tmp_path: Path) -> None:
     for day in range(60):
         store.write(str(tmp_path), fleet.result(day))
     with store.opened(str(tmp_path)) as tables:
-        found = questions.asked(tables, None)
-    assert (found.repeats, found.slower, found.together, found.upgrades) == ([], [], [], [])
+        sound = questions.asked(tables, None)
+    assert (sound.repeats, sound.slower, sound.together, sound.upgrades) == ([], [], [], [])
 
 
 def test_text_and_page_hold_what_was_found_and_nothing_forged(fleet: Fleet) -> None:
-    told, html = text.text(fleet), page.page(fleet)
+    plain, html = text.text(fleet), page.page(fleet)
     for words in ("n0005", "n0006", "n0007", "leaf leaf-1", "driver 570.86 -> 580.65"):
-        assert words in told
+        assert words in plain
         assert words in html.replace("&gt;", ">")
-    assert "\x1b" not in told + html
-    assert "\nforged line" not in told
+    assert "\x1b" not in plain + html
+    assert "\nforged line" not in plain
     assert html.count("<svg") == 2
-    assert len(told.splitlines()) < 30
+    assert len(plain.splitlines()) < 30
 
 
 def test_the_command(folder: Path, tmp_path: Path) -> None:
@@ -162,8 +162,8 @@ def test_who_asks_first_finds_the_one_file(tmp_path: Path, monkeypatch: pytest.M
         store.write(str(tmp_path), fleet.result(day))
         there = len({*tmp_path.glob("all-*.parquet")})
         assert there == (0 if day < 2 else len(store.TABLES))
-    told = duckdb.sql(f"SELECT count(DISTINCT result) FROM '{tmp_path}/all-nodes.parquet'").fetchall()
-    assert told == [(6,)]
+    counts = duckdb.sql(f"SELECT count(DISTINCT result) FROM '{tmp_path}/all-nodes.parquet'").fetchall()
+    assert counts == [(6,)]
     assert _count(tmp_path) == 28
     (tmp_path / f"verdicts-{99:016x}.parquet").write_bytes(b"none")
     store.write(str(tmp_path), Simulated(4, 9, 1, planted=False).result(8)._replace(key=f"{8:016x}"))
@@ -204,7 +204,7 @@ def test_a_folder_that_is_none_or_holds_nothing_is_refused(tmp_path: Path) -> No
     (tmp_path / "empty").mkdir()
     saved = tmp_path / "a.json"
     saved.write_bytes(jsondoc.encode(stories.document("healthy")))
-    for words, said in (
+    for words, problem in (
         (["fleet", str(tmp_path / "none")], "cannot be read: No such file or directory"),
         (["fleet", str(tmp_path / "file")], "cannot be read: Not a directory"),
         (
@@ -213,8 +213,8 @@ def test_a_folder_that_is_none_or_holds_nothing_is_refused(tmp_path: Path) -> No
         ),
         (["report", str(saved), "--parquet", str(tmp_path / "file")], "--parquet:"),
     ):
-        code, told = _asked(*words)
-        assert (code, said in told, "Traceback" in told) == (2, True, False), told
+        code, output = _asked(*words)
+        assert (code, problem in output, "Traceback" in output) == (2, True, False), output
 
 
 def test_parquet_of_somebody_else_is_refused(tmp_path: Path) -> None:
@@ -223,11 +223,11 @@ def test_parquet_of_somebody_else_is_refused(tmp_path: Path) -> None:
     assert _asked("fleet", str(tmp_path))[0] == 2
     for name in store.TABLES:
         _file(tmp_path, name, "SELECT 1 AS price")
-    code, told = _asked("fleet", str(tmp_path))
-    assert (code, "is none of ncclcheck (columns started, result, serial" in " ".join(told.split())) == (
+    code, output = _asked("fleet", str(tmp_path))
+    assert (code, "is none of ncclcheck (columns started, result, serial" in " ".join(output.split())) == (
         2,
         True,
-    ), told
+    ), output
 
 
 def test_without_the_extra_the_line_to_type_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,8 +240,8 @@ def test_without_the_extra_the_line_to_type_is_said(tmp_path: Path, monkeypatch:
         ["fleet", str(tmp_path)],
         ["report", str(tmp_path / "a.json"), "--parquet", str(tmp_path / "k")],
     ):
-        code, told = _asked(*words)
-        assert (code, "pip install 'ncclcheck[fleet]'" in told) == (2, True), told
+        code, output = _asked(*words)
+        assert (code, "pip install 'ncclcheck[fleet]'" in output) == (2, True), output
     assert not (tmp_path / "k").exists()
 
 

@@ -79,18 +79,18 @@ def _span(data: bytes, chance: random.Random) -> tuple[int, int]:
     return begin, min(len(data), begin + chance.choice((1, 4, 40, 400)))
 
 
-def value(held: Any, chance: random.Random, count: int) -> Any:
+def value(document: Any, chance: random.Random, count: int) -> Any:
     """A JSON value with so many changes below it; the value itself is changed."""
     places: list[tuple[Any, Any]] = []
-    pending = [held]
+    pending = [document]
     while pending:
-        one = pending.pop()
-        keys = [*one] if isinstance(one, dict) else range(len(one)) if isinstance(one, list) else []
-        places += [(one, key) for key in keys]
-        pending += [one[key] for key in keys]
+        part = pending.pop()
+        keys = [*part] if isinstance(part, dict) else range(len(part)) if isinstance(part, list) else []
+        places += [(part, key) for key in keys]
+        pending += [part[key] for key in keys]
     for holder, key in chance.sample(places, min(count, len(places))):
         _change(holder, key, places, chance)
-    return held
+    return document
 
 
 def _change(holder: Any, key: Any, places: list[tuple[Any, Any]], chance: random.Random) -> None:
@@ -114,7 +114,7 @@ def _change(holder: Any, key: Any, places: list[tuple[Any, Any]], chance: random
     elif isinstance(there, list):
         new = chance.choice(([], there * 2, there[::-1], there[:1]))
     elif isinstance(there, dict):
-        new = {name: one for name, one in there.items() if chance.random() < 0.8}
+        new = {name: entry for name, entry in there.items() if chance.random() < 0.8}
     else:
         new = [*there]
     if isinstance(holder, dict) or key < len(holder):

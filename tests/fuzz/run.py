@@ -43,8 +43,8 @@ def feed(target: str, seed: int, count: int, seconds: float, first: int = 0) -> 
             argv, cwd=folder, env=env, capture_output=True, text=True, errors="backslashreplace",
             timeout=seconds + 120, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
-    told = child.stdout.splitlines()
-    at = int(told[-1]) if told else first
+    numbers = child.stdout.splitlines()
+    at = int(numbers[-1]) if numbers else first
     again = f"python -m tests.fuzz.run {target} --seed {seed} --first {at} --count 1"
     if child.returncode == -signal.SIGPROF:
         return Outcome(at - first, f"input {at} took more than {_INPUT_S:g} s of CPU time: {again}")
@@ -60,11 +60,11 @@ def _child(name: str, options: argparse.Namespace) -> None:
 
     target, end, before = TARGETS[name](), time.monotonic() + options.seconds, 0
     for at in range(options.first, options.first + options.count):
-        one = target.make(random.Random(f"{name} {options.seed} {at}"))
+        sample = target.make(random.Random(f"{name} {options.seed} {at}"))
         print(at, flush=True, file=sys.__stdout__)
         signal.setitimer(signal.ITIMER_PROF, _INPUT_S)
         try:
-            target.take(one)
+            target.take(sample)
         except Exception:
             traceback.print_exc()
             os._exit(1)

@@ -49,7 +49,7 @@ class Target:
         """One input."""
         raise NotImplementedError
 
-    def take(self, one: Any) -> None:
+    def take(self, sample: Any) -> None:
         """Feed it."""
         raise NotImplementedError
 
@@ -70,7 +70,7 @@ class Lines(Target):
             wire.Listen(address="10.0.0.1"), wire.ReachPeers(doors=[], names={"a": "10.0.0.1"}, seconds=3.0),
             wire.Alive(), wire.Examine(plan=msgspec.Raw(b"{}"), seconds=1.0), wire.Stop(reason="r"), wire.Halt(),
         ]  # fmt: skip
-        self.lines = [line for at, one in enumerate(records) for line in wire.lines(one, 1, at)]
+        self.lines = [line for at, record in enumerate(records) for line in wire.lines(record, 1, at)]
         self.lines += [wire.order(node, order) for order in orders for node in (1, None)]
         self.lines += [wire.encode_from_rank(record) for record in records]
         self.lines += [
@@ -87,10 +87,10 @@ class Lines(Target):
         lines = self.lines[begin : begin + chance.choice((1, 3, 12))]
         return [mutate.changed(line, chance, self.lines) if chance.random() < 0.5 else line for line in lines]
 
-    def take(self, one: list[bytes]) -> None:
+    def take(self, sample: list[bytes]) -> None:
         """To each of the readers."""
         assembler = wire.Assembler()
-        for line in one:
+        for line in sample:
             assembler.feed(line)
             wire.node_of(line)
             for read, refused in (
@@ -147,12 +147,12 @@ class Results(Command):
         """Mostly one that the reader takes."""
         if chance.random() < 0.2:
             return mutate.changed(json.dumps(chance.choice(self.held)).encode(), chance)
-        held = mutate.value(copy.deepcopy(chance.choice(self.held)), chance, chance.choice((1, 5, 30)))
-        return json.dumps(held).encode(errors="surrogatepass")
+        record = mutate.value(copy.deepcopy(chance.choice(self.held)), chance, chance.choice((1, 5, 30)))
+        return json.dumps(record).encode(errors="surrogatepass")
 
-    def take(self, one: bytes) -> None:
+    def take(self, sample: bytes) -> None:
         """To `report` in every form."""
-        Path("r.json").write_bytes(one)
+        Path("r.json").write_bytes(sample)
         self.judged(["report", "r.json"])
         forms = [f"--{form}=out.{form}" for form in ("markdown", "junit", "prometheus", "env-file", "nccl-conf")]
         self.run(["report", "r.json", "-v", *forms])
@@ -171,9 +171,9 @@ class Logs(Command):
         data = mutate.changed(chance.choice(self.texts), chance, self.texts)
         return mutate.changed(gzip.compress(data), chance) if chance.random() < 0.1 else data
 
-    def take(self, one: bytes) -> None:
+    def take(self, sample: bytes) -> None:
         """To `logs`."""
-        Path("train.log").write_bytes(one)
+        Path("train.log").write_bytes(sample)
         self.judged(["logs", "train.log"])
 
 
@@ -185,8 +185,8 @@ class Dumps(Command):
         for _ in range(4):
             job.call("0")
         self.held = [job.dump(rank) for rank in (0, 1)]
-        self.raw = [pickle.dumps(one, protocol) for one in self.held for protocol in range(6)]
-        self.raw += [flights.as_json(one) for one in self.held]
+        self.raw = [pickle.dumps(dump, protocol) for dump in self.held for protocol in range(6)]
+        self.raw += [flights.as_json(dump) for dump in self.held]
 
     def make(self, chance: Chance) -> list[bytes]:
         """Of two ranks."""
@@ -195,13 +195,13 @@ class Dumps(Command):
     def _one(self, chance: Chance) -> bytes:
         if chance.random() < 0.5:
             return mutate.changed(chance.choice(self.raw), chance, self.raw)
-        held = mutate.value(copy.deepcopy(chance.choice(self.held)), chance, chance.choice((1, 5, 30)))
-        return pickle.dumps(held, 2) if chance.random() < 0.7 else json.dumps(held).encode()
+        dump = mutate.value(copy.deepcopy(chance.choice(self.held)), chance, chance.choice((1, 5, 30)))
+        return pickle.dumps(dump, 2) if chance.random() < 0.7 else json.dumps(dump).encode()
 
-    def take(self, one: list[bytes]) -> None:
+    def take(self, sample: list[bytes]) -> None:
         """To `logs`."""
-        names = [f"nccl_trace_rank_{rank}" for rank in range(len(one))]
-        for name, data in zip(names, one, strict=True):
+        names = [f"nccl_trace_rank_{rank}" for rank in range(len(sample))]
+        for name, data in zip(names, sample, strict=True):
             Path(name).write_bytes(data)
         self.judged(["logs", *names])
 
@@ -220,9 +220,9 @@ class SiteFiles(Target):
         """One file."""
         return mutate.changed(chance.choice(self.texts), chance, self.texts)
 
-    def take(self, one: bytes) -> None:
+    def take(self, sample: bytes) -> None:
         """To its reader."""
-        Path("ncclcheck.toml").write_bytes(one)
+        Path("ncclcheck.toml").write_bytes(sample)
         with contextlib.suppress(UsageError):
             config.read({})
         os.unlink("ncclcheck.toml")
@@ -259,9 +259,9 @@ class Words(Command):
             given = given if "/" in new else new  # nothing is written outside of the folder
         return given
 
-    def take(self, one: list[str]) -> None:
+    def take(self, sample: list[str]) -> None:
         """To the program."""
-        self.run(one)
+        self.run(sample)
 
 
 def _options(name: str) -> set[str]:

@@ -32,7 +32,7 @@ ABSENT = Unread("absent", "there is none")
 def nic(name: str, *addresses: str, kind: Any = "physical", **changes: Any) -> Interface:
     """An interface that is up; addresses as 10.1.0.17/24."""
     given: dict[str, Any] = {"up": True, "running": True, "mtu": 1500, "speed_mbit": ABSENT, "members": ABSENT}
-    return Interface(name=name, kind=kind, addresses=[address(one) for one in addresses], **{**given, **changes})
+    return Interface(name=name, kind=kind, addresses=[address(text) for text in addresses], **{**given, **changes})
 
 
 def address(text: str) -> Address:
@@ -92,6 +92,6 @@ def verdict(code: str, *nodes: Node, **facts: Any) -> Verdict:
     return judge(Cluster(nodes=list(nodes), job=job, **facts), rules)[0]
 
 
-def told(found: Verdict) -> list[tuple[str, str | None]]:
+def told(judged: Verdict) -> list[tuple[str, str | None]]:
     """State and node of every finding."""
-    return [(finding.state.value, finding.where.node) for finding in found.findings]
+    return [(finding.state.value, finding.where.node) for finding in judged.findings]

@@ -51,14 +51,14 @@ def damages(paths: Iterable[str]) -> st.SearchStrategy[list[Damage]]:
         "closed",
     ]
     text = st.sampled_from(WORDS) | st.binary(max_size=60)
-    one = st.builds(
+    damage = st.builds(
         Damage,
         st.sampled_from(sorted(paths)),
         st.sampled_from(kinds),
         st.integers(min_value=0, max_value=400),
         text,
     )
-    return st.lists(one, min_size=1, max_size=8)
+    return st.lists(damage, min_size=1, max_size=8)
 
 
 class _Spy(Machine):
@@ -95,10 +95,10 @@ def damaged(folder: Path, wanted: Iterable[Damage]) -> Iterator[None]:
     kept.mkdir()
     done: list[tuple[Path, Path]] = []
     try:
-        for number, one in enumerate(wanted):
+        for number, damage in enumerate(wanted):
             with suppress(OSError):  # the path leads through what is damaged already
-                done.append((folder / one.path, kept / str(number)))
-                _damage(one, *done[-1])
+                done.append((folder / damage.path, kept / str(number)))
+                _damage(damage, *done[-1])
         yield
     finally:
         for path, original in reversed(done):
@@ -122,16 +122,16 @@ def _damage(damage: Damage, path: Path, original: Path) -> None:
         path.chmod(0 if damage.kind == "closed" else 0o644)
 
 
-def _changed(one: Damage, content: bytes) -> bytes:
-    if one.kind == "word" and (words := list(_TOKEN.finditer(content))):
-        word = words[one.place % len(words)]
-        return content[: word.start()] + one.text + content[word.end() :]
-    if one.kind == "cut":
-        return content[: one.place]
-    if one.kind == "line":
+def _changed(damage: Damage, content: bytes) -> bytes:
+    if damage.kind == "word" and (words := list(_TOKEN.finditer(content))):
+        word = words[damage.place % len(words)]
+        return content[: word.start()] + damage.text + content[word.end() :]
+    if damage.kind == "cut":
+        return content[: damage.place]
+    if damage.kind == "line":
         lines = content.splitlines(keepends=True)
-        return b"".join(lines[: one.place % (len(lines) + 1)] + lines[one.place % (len(lines) + 1) + 1 :])
-    return content * 2 if one.kind in ("twice", "closed") else one.text
+        return b"".join(lines[: damage.place % (len(lines) + 1)] + lines[damage.place % (len(lines) + 1) + 1 :])
+    return content * 2 if damage.kind in ("twice", "closed") else damage.text
 
 
 def _mend(path: Path, original: Path) -> None:

@@ -41,9 +41,9 @@ def document(count: int) -> Document:
 
 def unjudged(count: int) -> Document:
     """Its nodes in a result that is to be judged anew."""
-    told, bare = cluster(count), finish.make(Cluster(job=Job(nodes_asked=1)), Options(command="env"), _STORY)
-    entries = [NodeEntry(name=node.name, facts=node) for node in told.nodes]
-    return replace(bare, job=told.job, nodes=entries, verdicts=[])
+    whole, bare = cluster(count), finish.make(Cluster(job=Job(nodes_asked=1)), Options(command="env"), _STORY)
+    entries = [NodeEntry(name=node.name, facts=node) for node in whole.nodes]
+    return replace(bare, job=whole.job, nodes=entries, verdicts=[])
 
 
 _STORY = finish.Story(started="2026-01-01T00:00:00+00:00", seconds=1.0)

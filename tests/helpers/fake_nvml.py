@@ -22,7 +22,7 @@ def built(folder: Path) -> Path:
     return folder
 
 
-def environment(libraries: Path, told: Path, *lines: str) -> dict[str, str]:
+def environment(libraries: Path, path: Path, *lines: str) -> dict[str, str]:
     """Variables of a program that finds the fake and the file, which gets these lines."""
-    told.write_bytes("".join(f"{line}\n" for line in lines).encode(errors="surrogateescape"))
-    return {"LD_LIBRARY_PATH": str(libraries), "FAKE_NVML": str(told)}
+    path.write_bytes("".join(f"{line}\n" for line in lines).encode(errors="surrogateescape"))
+    return {"LD_LIBRARY_PATH": str(libraries), "FAKE_NVML": str(path)}

@@ -65,16 +65,20 @@ class Job:
         self, group: str, src: int, dst: int, *, state: str = "completed", size: Sequence[int] = (64,)
     ) -> Job:
         """A send that its rank calls; `receive` is the other side."""
-        one, other = (self.groups[group][1].index(rank) for rank in (src, dst))
-        self._add(src, group, f"{self.backend}:send {one}->{other}", size, size, "BFloat16", state, "", pair=True)
+        sender, receiver = (self.groups[group][1].index(rank) for rank in (src, dst))
+        self._add(
+            src, group, f"{self.backend}:send {sender}->{receiver}", size, size, "BFloat16", state, "", pair=True
+        )
         return self
 
     def receive(
         self, group: str, dst: int, src: int, *, state: str = "completed", size: Sequence[int] = (64,)
     ) -> Job:
         """A receive of `dst` from `src`."""
-        one, other = (self.groups[group][1].index(rank) for rank in (dst, src))
-        self._add(dst, group, f"{self.backend}:recv {one}<-{other}", size, size, "BFloat16", state, "", pair=True)
+        receiver, sender = (self.groups[group][1].index(rank) for rank in (dst, src))
+        self._add(
+            dst, group, f"{self.backend}:recv {receiver}<-{sender}", size, size, "BFloat16", state, "", pair=True
+        )
         return self
 
     def _add(
@@ -87,7 +91,7 @@ class Job:
         began = BEGIN + self.clock * 1000
         at = place.partition(":")
         frames = [{"name": "step", "filename": at[0], "line": int(at[2])}] if place else []
-        told = state == "completed" and self.backend == "nccl"
+        timed = state == "completed" and self.backend == "nccl"
         self.entries[rank].append({
             "frames": frames, "record_id": len(self.entries[rank]), "pg_id": self._local(rank, group),
             "process_group": (group, self.groups[group][0]), "collective_seq_id": 0 if pair else number,
@@ -96,7 +100,7 @@ class Job:
             "output_sizes": [list(out)], "output_dtypes": [dtype],
             "state": state if self.backend == "nccl" else "scheduled",
             "time_discovered_started_ns": None, "retired": state == "completed", "timeout_ms": 600000,
-            "time_discovered_completed_ns": began + 500 if told else None, "is_p2p": pair,
+            "time_discovered_completed_ns": began + 500 if timed else None, "is_p2p": pair,
         })  # fmt: skip
 
     def _local(self, rank: int, group: str) -> int:
@@ -104,7 +108,7 @@ class Job:
 
     def dump(self, rank: int) -> Raw:
         """One rank's dump, as torch makes it."""
-        own = {name: told for name, told in self.groups.items() if rank in told[1]}
+        own = {name: described for name, described in self.groups.items() if rank in described[1]}
         config = {name: {"name": name, "desc": about, "ranks": str(ranks)} for name, (about, ranks) in own.items()}
         if self.backend == "gloo":
             ranks = str(self.groups["0"][1]) if len(own) == 1 else "[]"
@@ -113,9 +117,9 @@ class Job:
         return {"version": self.version, "pg_config": config, "pg_status": status, "entries": self.entries[rank]}
 
     def _status(self, rank: int, group: str) -> dict[str, int]:
-        mine = [one for one in self.entries[rank] if one["process_group"][0] == group]
-        ended = [one["op_id"] for one in mine if one["retired"]]
-        entered = [one["op_id"] for one in mine]
+        mine = [entry for entry in self.entries[rank] if entry["process_group"][0] == group]
+        ended = [entry["op_id"] for entry in mine if entry["retired"]]
+        entered = [entry["op_id"] for entry in mine]
         return {
             "last_enqueued_collective": max(entered, default=-1), "last_started_collective": -1,
             "last_completed_collective": max(ended, default=-1),
@@ -137,10 +141,10 @@ class Job:
 
 def as_json(dump: Raw) -> bytes:
     """The same dump as torch writes it as JSON: numbers of a status are texts, an unknown time is 0."""
-    told = json.loads(json.dumps(dump))
-    for status in told.get("pg_status", {}).values():
+    loaded = json.loads(json.dumps(dump))
+    for status in loaded.get("pg_status", {}).values():
         status.update({key: str(value) for key, value in status.items()})
-    for entry in told["entries"]:
+    for entry in loaded["entries"]:
         entry["time_discovered_completed_ns"] = entry["time_discovered_completed_ns"] or 0
         entry.pop("frames", None)
-    return json.dumps(told, sort_keys=True).encode()
+    return json.dumps(loaded, sort_keys=True).encode()

@@ -84,9 +84,9 @@ def hca(number: int = 0, *ports: Port, **changes: Any) -> Hca:
 
 def rdma(*hcas: Hca, **changes: Any) -> Rdma:
     """Everything that a program needs is there."""
-    files = [str(one.uverbs) for one in hcas]
+    files = [str(device.uverbs) for device in hcas]
     given: dict[str, Any] = {
-        "hcas": [one.name for one in hcas], "devices": list(hcas), "device_files": [*files, "rdma_cm"],
+        "hcas": [device.name for device in hcas], "devices": list(hcas), "device_files": [*files, "rdma_cm"],
         "opened": [DeviceFile(name=name) for name in files],
         "libibverbs": "/usr/lib/x86_64-linux-gnu/libibverbs.so.1", "providers": ["mlx5"],
         "peer_modules": ["nvidia_peermem"], "open_driver": False,
@@ -123,7 +123,9 @@ def function(name: str, kind: str) -> PciDevice:
 def tree(changes: dict[str, dict[str, Any]] | None = None) -> list[PciDevice]:
     """The cards and the bridges above them; changes by address."""
     cards = [function(name, "gpu") for name in GPUS] + [function(name, "nic") for name in NICS]
-    bridges = [function(name, "bridge") for name in sorted({one for card in cards for one in above(card.name)})]
+    bridges = [
+        function(name, "bridge") for name in sorted({bridge for card in cards for bridge in above(card.name)})
+    ]
     return [replace(device, **(changes or {}).get(device.name, {})) for device in [*cards, *bridges]]
 
 

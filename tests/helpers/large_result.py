@@ -36,9 +36,12 @@ def large(nodes: int, *, name: str = "gpu-{}") -> Document:
     return replace(
         healthy,
         state="fail",
-        nodes=[NodeEntry(name=one, facts=_node(healthy.nodes[0].facts, one, at)) for at, one in enumerate(names)],
+        nodes=[
+            NodeEntry(name=node_name, facts=_node(healthy.nodes[0].facts, node_name, at))
+            for at, node_name in enumerate(names)
+        ],
         verdicts=[verdict, *healthy.verdicts[1:]],
-        run=Run(ranks=[RankState(rank=at, node=one) for at, one in enumerate(names)]),
+        run=Run(ranks=[RankState(rank=at, node=node_name) for at, node_name in enumerate(names)]),
         measurements=_measured(names),
     )
 

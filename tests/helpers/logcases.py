@@ -64,10 +64,10 @@ def cases(folder: Path = FOLDER) -> list[Case]:
 
 def load(path: Path) -> Case:
     """Read one file; what is wrong with it is named."""
-    head, found, body = path.read_text().partition("\n---\n")
+    head, separator, body = path.read_text().partition("\n---\n")
     header = dict(_pair(path, line) for line in head.splitlines())
     lost = sorted(NEEDED - header.keys()) + sorted(header.keys() - KEYS)
-    if not found or lost:
+    if not separator or lost:
         raise ValueError(f"{path.name}: {'missing or unknown: ' + ', '.join(lost) if lost else 'no --- line'}")
     world = int(header["world"])
     return Case(
@@ -104,15 +104,15 @@ def _line(path: Path, world: int, line: str) -> Line:
 
 def _places(case: Case) -> dict[int, Place]:
     """Host and process of every rank: those that the lines tell, and likely ones for the rest."""
-    told = {
+    processes = {
         rank: (match[1], int(match[2]))
         for rank, text in reversed(case.lines)
         if rank is not None and (match := WHERE.search(text))
     }
     if case.host and case.rank is not None:
-        told.setdefault(case.rank, (case.host, 21400 + 7 * case.rank))
-    share = _share(case, {rank: host for rank, (host, _) in told.items()})
-    hosts = {rank // share: host for rank, (host, _) in told.items()}
+        processes.setdefault(case.rank, (case.host, 21400 + 7 * case.rank))
+    share = _share(case, {rank: host for rank, (host, _) in processes.items()})
+    hosts = {rank // share: host for rank, (host, _) in processes.items()}
     first, known = min(hosts.items(), default=(0, case.host or "node01"))
     stem = known.rstrip("0123456789")
     digits = known[len(stem) :]
@@ -120,7 +120,7 @@ def _places(case: Case) -> dict[int, Place]:
     for rank in range(case.world):
         block = rank // share
         name = hosts.get(block, f"{stem}{int(digits or 1) + block - first:0{len(digits)}}")
-        host, pid = told.get(rank, (name, 21400 + 7 * rank))
+        host, pid = processes.get(rank, (name, 21400 + 7 * rank))
         places[rank] = Place(host, pid, rank % share, block)
     return places
 
@@ -196,21 +196,21 @@ def _dressed(case: Case, lines: list[Line], chance: Random) -> Iterator[str]:
     """The lines under a launcher's prefixes; ranks that share a pipe may glue two records together."""
     elastic = any("elastic" in text or "torchrun" in text for _, text in case.lines)
     launcher = chance.choice(UNDER_TORCHRUN if elastic else LAUNCHERS)
-    coloured, shared, clock, held = chance.random() < 0.25, launcher in ("bare", "kubernetes"), 0.0, ""
+    coloured, shared, clock, line = chance.random() < 0.25, launcher in ("bare", "kubernetes"), 0.0, ""
     places = _places(case)
     if launcher in UNDER_TORCHRUN and _ends(case) == "dies" and any(rank is not None for rank, _ in case.lines):
         lines = [*lines, *((None, text) for text in bystanders.stopped(case, places, chance))]
     for (rank, text), (other, after) in zip(lines, [*lines[1:], (None, "")], strict=True):
         clock += chance.uniform(0.0001, 0.02)
-        if not held:
-            held = _label(case, launcher, rank, text, places, clock)
-            held = f"\x1b[36m{held}\x1b[0m" if coloured and held else held
-        held += f"\x1b[33m{text}\x1b[0m" if coloured and "NCCL WARN" in text else text
+        if not line:
+            line = _label(case, launcher, rank, text, places, clock)
+            line = f"\x1b[36m{line}\x1b[0m" if coloured and line else line
+        line += f"\x1b[33m{text}\x1b[0m" if coloured and "NCCL WARN" in text else text
         records = other != rank and "NCCL INFO" in text and "NCCL INFO" in after
         glued = shared and records and chance.random() < 0.1
         if not glued:
-            yield held
-            held = ""
+            yield line
+            line = ""
 
 
 def _label(case: Case, launcher: str, rank: int | None, text: str, places: dict[int, Place], clock: float) -> str:

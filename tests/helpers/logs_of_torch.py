@@ -84,18 +84,18 @@ def recorded(folder: Path = FOLDER) -> list[Recorded]:
     """All of them."""
     return [
         Recorded(
-            name=one.name,
-            truth=msgspec.json.decode((one / "truth.json").read_bytes(), type=Truth),
-            log=(one / "log.txt").read_bytes(),
-            dumps=tuple(sorted(str(path) for path in one.glob("rank_*"))),
+            name=place.name,
+            truth=msgspec.json.decode((place / "truth.json").read_bytes(), type=Truth),
+            log=(place / "log.txt").read_bytes(),
+            dumps=tuple(sorted(str(path) for path in place.glob("rank_*"))),
         )
-        for one in sorted(folder.iterdir())
+        for place in sorted(folder.iterdir())
     ]
 
 
-def dumped(one: Recorded) -> Flight | None:
+def dumped(record: Recorded) -> Flight | None:
     """What the ranks' Flight Recorders left."""
-    return flight.read(one.dumps) if one.dumps else None
+    return flight.read(record.dumps) if record.dumps else None
 
 
 def told(log: Sequence[bytes], dumps: Flight | None) -> LogDiagnosis:

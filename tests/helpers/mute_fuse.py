@@ -21,11 +21,11 @@ def main() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.mount(b"mute", sys.argv[1].encode(), b"fuse", 0, options.encode()):
         raise OSError(ctypes.get_errno(), "mount")
-    said = os.read(device, 2**17)
-    _, operation, unique = struct.unpack_from("=IIQ", said)
+    request = os.read(device, 2**17)
+    _, operation, unique = struct.unpack_from("=IIQ", request)
     if operation != _INIT:
         raise ValueError(f"the kernel begins with {operation}")
-    major, minor, ahead = struct.unpack_from("=III", said, 40)
+    major, minor, ahead = struct.unpack_from("=III", request, 40)
     body = struct.pack("=IIIIHHIIHH32x", major, min(minor, 31), ahead, 0, 16, 12, 2**16, 1, 16, 0)
     os.write(device, struct.pack("=IiQ", 16 + len(body), 0, unique) + body)
     print("ready", flush=True)

@@ -19,7 +19,7 @@ def warn(host: str, text: str, pid: int = 700) -> str:
 def process(
     host: str,
     rank: int,
-    *said: str,
+    *sentences: str,
     network: str = "IB",
     devices: str = IB,
     version: str = "2.21.5",
@@ -35,7 +35,7 @@ def process(
     texts = [
         f"Bootstrap : Using eth0:{address}<0>",
         f"NCCL version {version}+cuda12.4",
-        *said,
+        *sentences,
         *([listed] if listed else [f"NET/Socket : Using [0]eth0:{address}<0>"] if network == "Socket" else []),
         f"Using network {network}",
         f"ncclCommInitRank {comm} - Init START",

@@ -36,13 +36,13 @@ Told = dict[str, dict[str | None, set[str]]]
 
 def variables(verdicts: Iterable[Verdict], recommended: Iterable[Recommendation]) -> Told:
     """Variable -> value (None: unset) -> who says so, over lists of settings and fixes."""
-    told: Told = defaultdict(lambda: defaultdict(set))
+    codes: Told = defaultdict(lambda: defaultdict(set))
     for recommendation in recommended:
-        told[recommendation.variable][recommendation.value].add(recommendation.action.upper())
+        codes[recommendation.variable][recommendation.value].add(recommendation.action.upper())
     for code, _, commands in _remedies(verdicts):
         for name, value in one_voice.assignments(commands):
-            told[name][value].add(code)
-    return told
+            codes[name][value].add(code)
+    return codes
 
 
 def changes(verdicts: Iterable[Verdict]) -> Told:
@@ -50,7 +50,7 @@ def changes(verdicts: Iterable[Verdict]) -> Told:
 
     A remedy may take a thing away and bring it back, as a module that is loaded anew: its last word counts.
     """
-    told: Told = defaultdict(lambda: defaultdict(set))
+    codes: Told = defaultdict(lambda: defaultdict(set))
     for code, finding, commands in _remedies(verdicts):
         last: dict[str, str] = {}
         for line in commands:
@@ -59,8 +59,8 @@ def changes(verdicts: Iterable[Verdict]) -> Told:
             for key, value in _effects(line.partition(" #")[0]):
                 last[f"{key} of {node}"] = value
         for key, value in last.items():
-            told[key][value].add(code)
-    return told
+            codes[key][value].add(code)
+    return codes
 
 
 def _effects(line: str) -> Iterator[tuple[str, str]]:
@@ -81,5 +81,5 @@ def _remedies(verdicts: Iterable[Verdict]) -> Iterator[tuple[str, Finding, Seque
 
 def contradictions(verdicts: Sequence[Verdict], recommended: Iterable[Recommendation]) -> Told:
     """What is told two values."""
-    told = {**variables(verdicts, recommended), **changes(verdicts)}
-    return {name: dict(values) for name, values in told.items() if len(values) > 1}
+    codes = {**variables(verdicts, recommended), **changes(verdicts)}
+    return {name: dict(values) for name, values in codes.items() if len(values) > 1}

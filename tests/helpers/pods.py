@@ -40,7 +40,7 @@ class Pod:
 
 def documents(name: str) -> list[Raw]:
     """The documents of one manifest."""
-    return [one for one in yaml.safe_load_all((EXAMPLES / name).read_text()) if one]
+    return [document for document in yaml.safe_load_all((EXAMPLES / name).read_text()) if document]
 
 
 def manifests() -> list[str]:
@@ -59,11 +59,15 @@ def pods(name: str) -> list[Pod]:
         "Job batch.volcano.sh/v1alpha1": _volcano,
     }
     listed = documents(name)
-    return next(list(made[key](listed)) for one in listed if (key := f"{one['kind']} {one['apiVersion']}") in made)
+    return next(
+        list(made[key](listed))
+        for document in listed
+        if (key := f"{document['kind']} {document['apiVersion']}") in made
+    )
 
 
 def _indexed(listed: list[Raw]) -> Iterator[Pod]:
-    job = next(one for one in listed if one["kind"] == "Job")
+    job = next(document for document in listed if document["kind"] == "Job")
     spec, name = job["spec"]["template"]["spec"], job["metadata"]["name"]
     for index in range(job["spec"]["completions"]):
         yield _pod(spec, f"{name}-{index}", spec["subdomain"], {"JOB_COMPLETION_INDEX": str(index)})
@@ -131,6 +135,8 @@ def _pod(spec: Raw, host: str, domain: str, given: dict[str, str]) -> Pod:
     for container in (*spec.get("initContainers", []), *spec["containers"]):
         argv = [*container.get("command", []), *container.get("args", [])]
         if any("ncclcheck" in word for word in argv):
-            own = {one["name"]: one["value"] for one in container.get("env", []) if "value" in one}
+            own = {
+                variable["name"]: variable["value"] for variable in container.get("env", []) if "value" in variable
+            }
             return Pod(host, f"{host}.{domain}", {**given, **own, "NODE_NAME": f"node-of-{host}"}, argv)
     raise AssertionError(f"{host}: no container runs ncclcheck")

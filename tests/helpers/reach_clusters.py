@@ -56,10 +56,10 @@ def hosts(count: int, **changes: Interface) -> list[Node]:
     return [node(f"h{i}", LO, changes.get(f"h{i}", nic("eth0", f"10.1.0.{i}/24"))) for i in range(1, count + 1)]
 
 
-def _address(one: Node) -> str:
-    assert isinstance(one.network, Network)
-    assert isinstance(one.network.interfaces, list)
-    addresses = one.network.interfaces[1].addresses
+def _address(member: Node) -> str:
+    assert isinstance(member.network, Network)
+    assert isinstance(member.network.interfaces, list)
+    addresses = member.network.interfaces[1].addresses
     assert isinstance(addresses, list)
     assert isinstance(addresses[0], Address)
     return addresses[0].address
@@ -68,10 +68,10 @@ def _address(one: Node) -> str:
 def measured(nodes: list[Node], change: Change | None = None, **of_node: NodeReach) -> Measurements:
     """A healthy measurement of all pairs; `change(a, b)` says what differs in a pair."""
     reach = []
-    for one in nodes:
+    for member in nodes:
         peers = []
         for other in nodes:
-            if other is one:
+            if other is member:
                 continue
             healthy = PeerReach(
                 peer=other.name,
@@ -81,21 +81,21 @@ def measured(nodes: list[Node], change: Change | None = None, **of_node: NodeRea
                 clock=ClockOffset(seconds=1e-5, within_s=1e-4),
                 echoes=Echoes(sent=300, arrived=300, returned=300),
                 path_mtu=PathMtu(sent=1500, arrived=1500),
-                source=_address(one),
+                source=_address(member),
                 interface="eth0",
                 resolved=Resolution(name=other.name, addresses=[_address(other)]),
                 bursts=[FAST],
             )
-            peers.append(replace(healthy, **(change(one.name, other.name) if change else {})))
+            peers.append(replace(healthy, **(change(member.name, other.name) if change else {})))
         of_one = NodeReach(
-            node=one.name,
+            node=member.name,
             interface="eth0",
-            address=_address(one),
+            address=_address(member),
             mtu=1500,
             peers=peers,
             counters=Counters(packets=20000, errors=0, drops=0),
         )
-        reach.append(of_node.get(one.name) or of_one)
+        reach.append(of_node.get(member.name) or of_one)
     return Measurements(reach=reach)
 
 
@@ -107,9 +107,9 @@ def codes_told(nodes: list[Node], change: Change | None = None) -> set[tuple[str
     """Code, state and node of all that is not well, of all rules that look at several nodes' network."""
     cluster = Cluster(nodes=nodes, job=Job(nodes_asked=len(nodes)), measurements=measured(nodes, change))
     return {
-        (one.code, finding.state.value, finding.where.node)
-        for one in judge(cluster, [rule for rule in all_rules() if rule.code in CODES])
-        for finding in one.findings
+        (outcome.code, finding.state.value, finding.where.node)
+        for outcome in judge(cluster, [rule for rule in all_rules() if rule.code in CODES])
+        for finding in outcome.findings
         if finding.state.value not in ("ok", "note")
     }
 

@@ -93,9 +93,9 @@ class Hosts:
                 child.kill()
                 child.communicate()
         return Cluster(
-            nodes=[one.node for one in seen],
+            nodes=[host.node for host in seen],
             job=Job(nodes_asked=len(seen)),
-            measurements=Measurements(reach=[one.reach for one in seen]),
+            measurements=Measurements(reach=[host.reach for host in seen]),
         )
 
     def _start(self, index: int, name: str, seconds: float) -> subprocess.Popen[bytes]:

@@ -90,9 +90,9 @@ def write(folder: Path, name: str, story: str, **changes: Any) -> str:
 def slower(folder: Path, name: str, times: float) -> str:
     """The healthy story with slower collectives."""
     document = json.loads(jsondoc.encode(stories.document("healthy")))
-    for one in document["measurements"]["collectives"]:
-        if one["time_us"]:
-            one["time_us"] = {key: value and value * times for key, value in one["time_us"].items()}
-            one["busbw_gb_s"] = one["busbw_gb_s"] and one["busbw_gb_s"] / times
+    for collective in document["measurements"]["collectives"]:
+        if collective["time_us"]:
+            collective["time_us"] = {key: value and value * times for key, value in collective["time_us"].items()}
+            collective["busbw_gb_s"] = collective["busbw_gb_s"] and collective["busbw_gb_s"] / times
     (folder / name).write_text(json.dumps(document))
     return name

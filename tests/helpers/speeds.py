@@ -72,11 +72,11 @@ def machine(
 def job(*nodes: Node, own: int = 8, rows: list[Collective] | None = None, **facts: Any) -> Cluster:
     """A job with `own` ranks on each node."""
     backend = facts.pop("backend", "nccl")
-    told = Job(
+    own_job = Job(
         nodes_asked=len(nodes), ranks=own * len(nodes), backend=backend, simulated=facts.pop("simulated", False)
     )
     measured = Measurements(collectives=rows or [], reach=facts.pop("reach", []))
-    return Cluster(command="bench", nodes=list(nodes), job=told, measurements=measured, **facts)
+    return Cluster(command="bench", nodes=list(nodes), job=own_job, measurements=measured, **facts)
 
 
 def row(op: str, size: int, us: float, nodes: int, ranks: int) -> Collective:

@@ -81,8 +81,8 @@ def ready(row: Row) -> None:
 def _interpreter(version: str) -> str | None:
     """The first that starts: pyenv puts shims on PATH of versions that are switched off."""
     pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv")
-    found = [shutil.which(f"python{version}"), *map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python")))]
-    return next((one for one in found if one and _starts(one)), None)
+    paths = [shutil.which(f"python{version}"), *map(str, sorted(pyenv.glob(f"versions/{version}.*/bin/python")))]
+    return next((path for path in paths if path and _starts(path)), None)
 
 
 def _starts(python: str) -> bool:

@@ -29,14 +29,14 @@ def test_the_comment_is_looked_for_where_people_write_it() -> None:
     assert _mute("# Seconds, as the kernel has them.\nA = 1\nB = 2\n\nC = 3\n") == [(5, "C = 3")]
     assert _mute("# Of a file.\nA = 1\nNAME = 'b'\nB = 2\n") == [(4, "B = 2")]
     assert _mute("A = 1  # s\nB = 2\n") == [(2, "B = 2")]
-    found = _mute("import os\n\nA = -(2**3)\nB: float = 1.5\nC = 'a'\nD = True\nE = A\n")
-    assert found == [(3, "A = -(2**3)"), (4, "B: float = 1.5")]
+    mute = _mute("import os\n\nA = -(2**3)\nB: float = 1.5\nC = 'a'\nD = True\nE = A\n")
+    assert mute == [(3, "A = -(2**3)"), (4, "B: float = 1.5")]
 
 
 def _mute(source: str) -> list[tuple[int, str]]:
     """Line and text of the numeric constants of a module that have no comment, nor one above their block."""
     lines = ["", *source.splitlines()]
-    found, ends = [], set[int]()
+    mute, ends = [], set[int]()
     for node in ast.parse(source).body:
         if not isinstance(node, ast.Assign | ast.AnnAssign) or node.value is None or not _is_number(node.value):
             continue
@@ -46,8 +46,8 @@ def _mute(source: str) -> list[tuple[int, str]]:
         if lines[node.lineno - 1].startswith("#") or node.lineno - 1 in ends:
             ends.add(end)  # of a block, all of which the comment above it is about
         else:
-            found.append((node.lineno, lines[node.lineno]))
-    return found
+            mute.append((node.lineno, lines[node.lineno]))
+    return mute
 
 
 def _is_number(value: ast.expr) -> bool:

@@ -55,8 +55,8 @@ def test_every_failure_in_logs_has_a_check_or_a_reason() -> None:
     for path in sorted((ROOT / "benchmarks/log_modes").glob("*.json")):
         modes |= json.loads(path.read_text())
     assert len(modes) >= 115
-    assert [mode for mode, one in modes.items() if not (one["codes"] or one.get("why"))] == []
-    assert [mode for mode, one in modes.items() if not known.issuperset(one["codes"])] == []
+    assert [mode for mode, entry in modes.items() if not (entry["codes"] or entry.get("why"))] == []
+    assert [mode for mode, entry in modes.items() if not known.issuperset(entry["codes"])] == []
 
 
 @pytest.mark.nightly

@@ -113,7 +113,7 @@ def test_docker_starts_a_command_only_behind_the_gate(given: tuple[str, ...], as
     assert "--network host" in line
     command, *rest = asked.split(" -- ")
     assert f"ncclcheck {command} --nodes 2 --node-rank 1 --rdzv-endpoint 10.0.0.1:29500" in line
-    assert line.endswith("".join(f" -- {one}" for one in rest))
+    assert line.endswith("".join(f" -- {word}" for word in rest))
 
 
 @pytest.mark.parametrize("script", ["slurm-prolog.sh", "slurm-health-check.sh"])

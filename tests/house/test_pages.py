@@ -44,8 +44,8 @@ def test_the_command_takes_several_words(ncclcheck: Command) -> None:
 
 
 def test_every_rule_stands_under_a_symptom() -> None:
-    found = by_symptom(all_rules())
-    assert {rule.code for rules in found.values() for rule in rules} == {rule.code for rule in all_rules()}
+    rules_of = by_symptom(all_rules())
+    assert {rule.code for rules in rules_of.values() for rule in rules} == {rule.code for rule in all_rules()}
 
 
 @pytest.mark.parametrize(

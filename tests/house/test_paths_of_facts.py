@@ -42,20 +42,20 @@ def _below(kind: Any) -> Iterator[type]:
 
 def resolved(start: type, path: str) -> set[type]:
     """The structs where a path ends; empty where it ends in a plain value. Raises AssertionError for no field."""
-    held = {start}
+    structs = {start}
     for part in path.split(".") if path else ():
-        found: list[Any] = []
-        for struct in held:
+        kinds: list[Any] = []
+        for struct in structs:
             hints = typing.get_type_hints(struct, include_extras=True)
             if part in hints:
-                found.append(hints[part])
+                kinds.append(hints[part])
             elif isinstance(member := getattr(struct, part, None), property) and member.fget:
-                found.append(typing.get_type_hints(member.fget).get("return"))
-        assert found, (
-            f"{part} of {path} is no field of {', '.join(one.__name__ for one in held) or 'a plain value'}"
+                kinds.append(typing.get_type_hints(member.fget).get("return"))
+        assert kinds, (
+            f"{part} of {path} is no field of {', '.join(kind.__name__ for kind in structs) or 'a plain value'}"
         )
-        held = {struct for kind in found for struct in _below(kind)} - {facts.Unread}
-    return held
+        structs = {struct for kind in kinds for struct in _below(kind)} - {facts.Unread}
+    return structs
 
 
 def _rules() -> list[Rule]:
@@ -73,15 +73,19 @@ def test_paths_of_rules(rule: Rule) -> None:
 
 
 def test_paths_that_are_compared() -> None:
-    listed = [one for value in vars(watched).values() if isinstance(value, tuple) for one in value]
-    watches = [one for one in listed if isinstance(one, watched.WatchedFact)]
+    listed = [fact for value in vars(watched).values() if isinstance(value, tuple) for fact in value]
+    watches = [fact for fact in listed if isinstance(fact, watched.WatchedFact)]
     assert len(watches) > 40
     for watch in watches:
         assert any(_leads(start, watch.path) for start in _structs()), watch.path
 
 
 def _structs() -> list[type]:
-    return [one for one in vars(facts).values() if isinstance(one, type) and issubclass(one, msgspec.Struct)]
+    return [
+        struct
+        for struct in vars(facts).values()
+        if isinstance(struct, type) and issubclass(struct, msgspec.Struct)
+    ]
 
 
 def _leads(start: type, path: str) -> bool:

@@ -56,10 +56,10 @@ def test_sound_nodes_are_ready(row: Row, numpy: bool, command: str, tmp_path: Pa
     )  # fmt: skip
     ran = Ran(done)
     assert "Traceback" not in ran.err
-    said = [
+    troubles = [
         f"{finding.state.word} {verdict.code} {finding.where} {finding.what}"
         for verdict in ran.document.verdicts
         for finding in verdict.findings
         if finding.state in _WORSE and _OF_LOAD not in finding.what
     ]
-    assert (ran.code, said) == (0, [])
+    assert (ran.code, troubles) == (0, [])

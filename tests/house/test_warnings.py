@@ -80,9 +80,9 @@ def test_a_join_is_clean(ncclcheck: Command, tmp_path: Path) -> None:
     )  # fmt: skip
     with other:
         ran = ncclcheck("env", *where, "--node-rank", "0", PYTHONWARNINGS="error")
-        said = other.communicate(timeout=60)[1]
-    assert "Traceback" not in ran.err + said
-    assert "Warning" not in ran.err + said
+        output = other.communicate(timeout=60)[1]
+    assert "Traceback" not in ran.err + output
+    assert "Warning" not in ran.err + output
 
 
 def test_warnings_of_torch_and_of_ours_are_shown_and_those_of_the_user_raised() -> None:

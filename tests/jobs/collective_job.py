@@ -152,8 +152,8 @@ def outcomes_of(cases: list[Case], world: int) -> list[dict[str, Outcome]]:
             for rank in ranks:
                 rank.kill()
         assert [rank.returncode for rank in ranks] == [0] * world, b"\n".join(errors).decode()
-        found = [Path(folder, f"{rank}.json").read_bytes() for rank in range(world)]
-    return [{o.name: o for o in msgspec.json.decode(text, type=list[Outcome])} for text in found]
+        texts = [Path(folder, f"{rank}.json").read_bytes() for rank in range(world)]
+    return [{o.name: o for o in msgspec.json.decode(text, type=list[Outcome])} for text in texts]
 
 
 def main() -> None:

@@ -43,7 +43,7 @@ def main() -> None:
         local_rank=0,
         world_size=WORLD,
         node=f"n{rank}",
-        node_of=[f"n{one}" for one in range(WORLD)],
+        node_of=[f"n{number}" for number in range(WORLD)],
         nodes=WORLD,
         backend="gloo",
         device=torch.device("cpu"),

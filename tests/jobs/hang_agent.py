@@ -29,7 +29,7 @@ def _become(rank: dict[str, Any]) -> None:
     """This process has the variables and the log of its own."""
     os.environ.clear()
     os.environ.update(rank["env"])
-    begin, end = (int(one) for one in Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
+    begin, end = (int(number) for number in Path("/proc/self/stat").read_text().rpartition(")")[2].split()[47:49])
     shown = b"".join(f"{name}={value}\0".encode() for name, value in rank["env"].items())
     if len(shown) > end - begin:
         raise ValueError(f"{len(shown)} bytes of variables; there is room for {end - begin}")
@@ -43,15 +43,15 @@ def _become(rank: dict[str, Any]) -> None:
 
 def _spare() -> tuple[int, int]:
     """A process that waits for what it is to be: its pid, and the pipe on which it is told so."""
-    told, tell = os.pipe()
+    heard, tell = os.pipe()
     pid = os.fork()
     if pid:
-        os.close(told)
+        os.close(heard)
         return pid, tell
     os.setpgid(0, 0)  # no session of its own: the kernel ignores Ctrl-Z where nobody could continue it
     os.close(tell)  # and the agent's end closes the others' with this process
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    with os.fdopen(told) as line:
+    with os.fdopen(heard) as line:
         rank = json.loads(line.readline() or "null")
     if rank is None:
         os._exit(0)

@@ -101,9 +101,9 @@ def _download() -> None:
 
 
 def _own_lock() -> None:
-    held = threading.Lock()
-    held.acquire()
-    held.acquire()
+    lock = threading.Lock()
+    lock.acquire()
+    lock.acquire()
 
 
 def _own_queue() -> None:
@@ -175,9 +175,9 @@ def _asks_a_stopped_daemon() -> None:
 
 
 def _takes_memory() -> None:
-    held = []
+    blocks = []
     while True:
-        held.append(bytearray(b"x") * 2**20)
+        blocks.append(bytearray(b"x") * 2**20)
         time.sleep(0.02)
 
 

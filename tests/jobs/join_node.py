@@ -64,7 +64,7 @@ def _lead(who: JoinIdentity, options: Options, wait: float, linger: float) -> in
         except Interrupted as interrupted:
             code = 128 + interrupted.number
         run = session.gathered.run(started_job=False, stopped_by="")
-        said = {
+        summary = {
             "answered": [node.name for node in session.gathered.answered],
             "closed": {n.name: n.closed.detail for n in session.gathered.nodes.values() if n.closed is not None},
             "silent": {silence.node: silence.detail for silence in run.silent},
@@ -74,8 +74,8 @@ def _lead(who: JoinIdentity, options: Options, wait: float, linger: float) -> in
         }
         session.close()
     code = code or (3 if run.silent else 0)
-    lead.done(code, f"decided for {len(said['answered'])} nodes", b"document")
-    print(json.dumps(said))
+    lead.done(code, f"decided for {len(summary['answered'])} nodes", b"document")
+    print(json.dumps(summary))
     return code
 
 

@@ -88,11 +88,11 @@ def main() -> None:
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORLD, timeout=timedelta(seconds=40))
     pids = [torch.zeros(1, dtype=torch.int64) for _ in range(WORLD)]
     dist.all_gather(pids, torch.tensor([os.getpid()]))
-    found = {case: measure(case, rank, [int(pid) for pid in pids]) for case in CASES}
+    measured = {case: measure(case, rank, [int(pid) for pid in pids]) for case in CASES}
     speeds: list[Measurements] = []
     speed.run(context(rank, lambda: None, speeds.append))
-    found["speed"] = together(speeds)
-    (folder / f"{rank}.json").write_bytes(msgspec.json.encode(found))
+    measured["speed"] = together(speeds)
+    (folder / f"{rank}.json").write_bytes(msgspec.json.encode(measured))
     dist.barrier()
     dist.destroy_process_group()
 

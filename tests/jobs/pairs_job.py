@@ -58,9 +58,9 @@ def planted(case: Case, rank: int) -> Iterator[None]:
         time.sleep(0 if number else case.sleep_s)
         return order
 
-    def mute(one: exchange.Exchange) -> None:
+    def mute(pair: exchange.Exchange) -> None:
         time.sleep(case.sleep_s)
-        serve(one)
+        serve(pair)
 
     if rank == case.late_rank:
         setattr(pairs._PairMember, "_next", late)  # noqa: B010

@@ -57,7 +57,7 @@ class _Unkillable:
         raise _Died
 
 
-def first(case: Case, rank: int, world: int, told: dict[str, Measurements], leave: Any) -> None:
+def first(case: Case, rank: int, world: int, measured: dict[str, Measurements], leave: Any) -> None:
     """All parts that save; then a rank dies."""
     parts: list[Measurements] = []
     if case.wrong == "unshared":
@@ -67,13 +67,13 @@ def first(case: Case, rank: int, world: int, told: dict[str, Measurements], leav
     for part in (checkpoint, merge, sharded):
         part.run(setting)
     die = resume.interrupted(setting)
-    told[case.name] = together(parts)
+    measured[case.name] = together(parts)
     if case.dies and die:
         leave()
         die()
     elif die:
         _die_in_vain(die, forgetful=case.wrong == "forgetful")
-        told[case.name] = together(parts)
+        measured[case.name] = together(parts)
 
 
 def _die_in_vain(die: Any, *, forgetful: bool) -> None:
@@ -90,13 +90,13 @@ def _forgetful(path: Path, state: Any) -> tuple[float, str]:
     return checkpoint.written(path, state)
 
 
-def second(case: Case, rank: int, world: int, told: dict[str, Measurements]) -> None:
+def second(case: Case, rank: int, world: int, measured: dict[str, Measurements]) -> None:
     """New processes go on."""
     parts: list[Measurements] = []
     plan = msgspec.structs.replace(case.plan, resume=True)
     given = training_job.Case(name=case.name, plan=plan, injected=case.injected)
     resume.resumed(loop.make(training_job.context(given, rank, world, parts, [])))
-    told[case.name] = together(parts)
+    measured[case.name] = together(parts)
 
 
 def main() -> None:
@@ -106,16 +106,16 @@ def main() -> None:
     store = FileStore(str(folder / f"store-{turn}"), world)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=world, timeout=timedelta(seconds=60))
     cases = msgspec.json.decode((folder / "cases.json").read_bytes(), type=list[Case])
-    told: dict[str, Measurements] = {}
+    measured: dict[str, Measurements] = {}
 
     def leave() -> None:
-        (folder / f"{turn}-{rank}.json").write_bytes(msgspec.json.encode(told))
+        (folder / f"{turn}-{rank}.json").write_bytes(msgspec.json.encode(measured))
 
     for case in cases:
         if turn == "first":
-            first(case, rank, world, told, leave)
+            first(case, rank, world, measured, leave)
         elif case.dies or case.wrong == "forgetful":
-            second(case, rank, world, told)
+            second(case, rank, world, measured)
     leave()
     dist.destroy_process_group()
 

@@ -42,7 +42,7 @@ class Outcome(msgspec.Struct, kw_only=True):
 
 def train(case: Case, rank: int, watch: MemoryWatch) -> Outcome:
     """As worker.py would run the parts."""
-    told, announced = list[Measurements](), list[str]()
+    parts, announced = list[Measurements](), list[str]()
     context = Context(
         rank=rank,
         local_rank=case.node_of[:rank].count(case.node_of[rank]),
@@ -56,7 +56,7 @@ def train(case: Case, rank: int, watch: MemoryWatch) -> Outcome:
         deadline=time.monotonic() + 100,
         step=announced.append,
         tick=lambda: None,
-        emit=told.append,
+        emit=parts.append,
         memory=watch,
         done=lambda: None,
     )
@@ -64,8 +64,8 @@ def train(case: Case, rank: int, watch: MemoryWatch) -> Outcome:
     attribution.run(setting)
     if case.side:
         side.run(setting)
-    told.append(Measurements(memory=JobMemory(ranks=[watch.report(rank, context.node)])))
-    return Outcome(part=together(told), steps=announced)
+    parts.append(Measurements(memory=JobMemory(ranks=[watch.report(rank, context.node)])))
+    return Outcome(part=together(parts), steps=announced)
 
 
 def main() -> None:

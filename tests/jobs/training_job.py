@@ -108,9 +108,9 @@ def outcomes_of(cases: list[Case], world: int) -> dict[str, list[Outcome]]:
             for rank in ranks:
                 rank.kill()
         assert [rank.returncode for rank in ranks] == [0] * world, b"\n".join(errors).decode()
-        found = [Path(folder, f"{rank}.json").read_bytes() for rank in range(world)]
-    told = [msgspec.json.decode(text, type=list[Outcome]) for text in found]
-    return {ranks[0].name: [*ranks] for ranks in zip(*told, strict=True)}
+        texts = [Path(folder, f"{rank}.json").read_bytes() for rank in range(world)]
+    outcomes = [msgspec.json.decode(text, type=list[Outcome]) for text in texts]
+    return {ranks[0].name: [*ranks] for ranks in zip(*outcomes, strict=True)}
 
 
 def cluster_of(case: Case, world: int, measurements: Measurements) -> Cluster:

@@ -66,8 +66,8 @@ def main() -> None:
         else way.Process(target=work, args=(at,))
         for at, place in enumerate(places)
     ]
-    for one in started:
-        one.start()
+    for process in started:
+        process.start()
     for place, rank in zip(places, _OF_A_POOL, strict=True):
         place.with_suffix(".new").write_text(str(rank))
         place.with_suffix(".new").rename(place)

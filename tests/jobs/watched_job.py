@@ -40,16 +40,16 @@ class Items(Dataset[torch.Tensor]):
 
 def _eat(limit: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    held = []
+    pieces = []
     while True:
-        held.append(bytearray(2**26))
+        pieces.append(bytearray(2**26))
 
 
 def _grow() -> None:
     """Real pages, until the kernel says no."""
-    held = []
+    pieces = []
     while True:
-        held.append(bytearray(os.urandom(2**20)) * 16)
+        pieces.append(bytearray(os.urandom(2**20)) * 16)
 
 
 def _full_disk() -> None:
@@ -116,9 +116,9 @@ def _from_cause() -> None:
 
 def _leak() -> None:
     """A little more in each step, until the kernel says no."""
-    held = []
+    pieces = []
     for _ in range(2000):
-        held.append(bytearray(os.urandom(2**20)) * 32)
+        pieces.append(bytearray(os.urandom(2**20)) * 32)
         time.sleep(0.1)
 
 
@@ -152,9 +152,9 @@ def _cut_short() -> None:
 
     with tempfile.TemporaryFile() as file:
         file.truncate(2**20)
-        held = mmap.mmap(file.fileno(), 2**20)
+        mapped = mmap.mmap(file.fileno(), 2**20)
         file.truncate(0)
-        held[2**19]
+        mapped[2**19]
 
 
 def _noisy() -> None:

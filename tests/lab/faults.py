@@ -334,17 +334,17 @@ def ipv6_dropped(host: Host, lost: bool = True) -> Iterator[None]:
     hosts = host.lab.hosts
     six = {host.name: f"2001:db8:77::{host.address.rsplit('.', 1)[1]}" for host in hosts}
     before = (host.etc / "hosts").read_text()
-    for one in hosts:
-        one.ip(f"addr add {six[one.name]}/64 dev eth0 nodad")
+    for member in hosts:
+        member.ip(f"addr add {six[member.name]}/64 dev eth0 nodad")
         names = "".join(f"{address} {name}\n" for name, address in six.items())
-        (one.etc / "hosts").write_text(names + before)
+        (member.etc / "hosts").write_text(names + before)
     rule = "iifname eth0 meta nfproto ipv6 meta l4proto tcp drop" if lost else "counter"
     try:
         with _table(host, "lab_six", [f"chain input {{\n type filter hook input priority 0\n {rule}\n}}"]):
             yield
     finally:
-        for one in hosts:
-            one.ip(f"addr del {six[one.name]}/64 dev eth0")
+        for member in hosts:
+            member.ip(f"addr del {six[member.name]}/64 dev eth0")
         host.lab.write_names()
 
 
@@ -380,14 +380,14 @@ def black_hole(host: Host, way: str = "both", over: int = 1400, device: str = "e
         f"chain {hook} {{\n type filter hook {hook} priority 0\n {match} {device} meta length > {over} drop\n}}"
         for hook, match in hooks.get(way, hooks["in"] + hooks["out"])
     ]
-    for one in host.lab.hosts:
-        one.ip(f"link set {device} gso_max_segs 1")
+    for member in host.lab.hosts:
+        member.ip(f"link set {device} gso_max_segs 1")
     try:
         with _table(host, "lab_black_hole", chains):
             yield
     finally:
-        for one in host.lab.hosts:
-            one.ip(f"link set {device} mtu 1500 gso_max_segs 65535")
+        for member in host.lab.hosts:
+            member.ip(f"link set {device} mtu 1500 gso_max_segs 65535")
 
 
 @contextmanager

@@ -62,14 +62,14 @@ def test_an_ssh_that_does_not_know_the_option_tells_nothing(tmp_path: Path) -> N
 
 
 def test_no_fingerprint_is_kept_of_what_ssh_says(tmp_path: Path) -> None:
-    said = (
+    lines = (
         "debug1: Offering public key: /home/ann/.ssh/id_rsa RSA SHA256:abcDEF agent",
         "debug1: Authentications that can continue: publickey",
         "debug1: send_pubkey_test: no mutual signature algorithm",
         "debug1: Local version string s3cr3t",
         _DENIED,
     )
-    ssh = _ssh(tmp_path, "\n".join(f"echo '{line}' >&2" for line in said) + "\nexit 255")
+    ssh = _ssh(tmp_path, "\n".join(f"echo '{line}' >&2" for line in lines) + "\nexit 255")
     assert ssh_refused.reasons([str(ssh)], _env(tmp_path)).splitlines() == [
         "ssh -v: Authentications that can continue: publickey",
         "ssh -v: send_pubkey_test: no mutual signature algorithm",
@@ -81,19 +81,19 @@ def test_no_fingerprint_is_kept_of_what_ssh_says(tmp_path: Path) -> None:
 def test_a_key_that_is_accepted_and_cannot_be_read_has_a_passphrase(tmp_path: Path, passphrase: str) -> None:
     key = tmp_path / "key"
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", passphrase, "-f", str(key)], check=True)
-    said = (
+    lines = (
         f"debug1: Offering public key: {key} ED25519 SHA256:abcDEF explicit",
         f"debug1: Server accepts key: {key} ED25519 SHA256:abcDEF explicit",
         "debug1: Authentications that can continue: publickey",
         _DENIED,
     )
-    ssh = _ssh(tmp_path, "\n".join(f"echo '{line}' >&2" for line in said) + "\nexit 255")
-    told = ssh_refused.reasons([str(ssh)], _env(tmp_path))
-    assert (f"{key} cannot be read without its passphrase" in told) == bool(passphrase)
+    ssh = _ssh(tmp_path, "\n".join(f"echo '{line}' >&2" for line in lines) + "\nexit 255")
+    reasons = ssh_refused.reasons([str(ssh)], _env(tmp_path))
+    assert (f"{key} cannot be read without its passphrase" in reasons) == bool(passphrase)
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("line", "words"),
     [
         ("ssh -v: no key was offered", "ssh has no key to offer"),
         ("ssh -v: keys that were offered: /k (RSA)", "it offered /k (RSA)"),
@@ -113,15 +113,15 @@ def test_a_key_that_is_accepted_and_cannot_be_read_has_a_passphrase(tmp_path: Pa
         ),
     ],
 )
-def test_each_reason_has_its_own_words(said: str, words: str) -> None:
-    silence = Silence(node="b", last_step="", since_s=1, via="ssh", exit=255, detail=f"{_DENIED}\n{said}")
+def test_each_reason_has_its_own_words(line: str, words: str) -> None:
+    silence = Silence(node="b", last_step="", since_s=1, via="ssh", exit=255, detail=f"{_DENIED}\n{line}")
     (finding,) = silent.findings(Cluster(nodes=[], run=Run(silent=[silence])))
     assert words in finding.what
 
 
 def _silence(**settings: object) -> str:
-    said = "ssh: connect to host b port 2222: Connection refused"
-    silence = Silence(node="b", last_step="", since_s=1, via="ssh", exit=255, detail=said)
+    refusal = "ssh: connect to host b port 2222: Connection refused"
+    silence = Silence(node="b", last_step="", since_s=1, via="ssh", exit=255, detail=refusal)
     ways = [
         Dialled(node="a", host="10.0.0.1", user="root"),
         Dialled(node="b", host="10.0.0.2", **settings),  # type: ignore[arg-type]
@@ -202,29 +202,29 @@ def test_an_agent_for_keys_that_does_not_answer_is_named(tmp_path: Path) -> None
         mute.bind(f"{tmp_path}/mute.sock")
         mute.listen(5)
         gone.bind(f"{tmp_path}/gone.sock")  # nobody listens: refused, and ssh passes over it
-        found = [
+        dials = [
             ssh_settings.dialled(
                 [str(ssh)], "a", "a", {**_env(tmp_path), "SSH_AUTH_SOCK": f"{tmp_path}/{name}.sock"}
             )
             for name in ("mute", "gone", "none")
         ]
-    assert [dialled and dialled.silent_agent for dialled in found] == [f"{tmp_path}/mute.sock", "", ""]
+    assert [dialled and dialled.silent_agent for dialled in dials] == [f"{tmp_path}/mute.sock", "", ""]
     silence = Silence(node="a", last_step="", since_s=26.0, waited_s=26.0, via="ssh", look=Look(came="no"))
-    run = Run(silent=[silence], dialled=[dialled for dialled in found[:1] if dialled])
+    run = Run(silent=[silence], dialled=[dialled for dialled in dials[:1] if dialled])
     (finding,) = silent.findings(Cluster(command="bench", run=run))
     assert "waits for the ssh agent at" in finding.what
     assert "unset SSH_AUTH_SOCK" in str(finding.remedies)
 
 
-@pytest.mark.parametrize(("said", "greeting"), [(b"4fa2c1\r\n", "4fa2c1"), (b"SSH-2.0-OpenSSH_9.6\r\n", "")])
-def test_what_is_no_sshd_at_its_port_is_quoted(said: bytes, greeting: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("greeted", "greeting"), [(b"4fa2c1\r\n", "4fa2c1"), (b"SSH-2.0-OpenSSH_9.6\r\n", "")])
+def test_what_is_no_sshd_at_its_port_is_quoted(greeted: bytes, greeting: str, tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         ssh = _ssh(tmp_path, rf"printf 'hostname 127.0.0.1\nuser ann\nport {port}\n'")
 
         def speak() -> None:
             with server.accept()[0] as visitor:
-                visitor.sendall(said)
+                visitor.sendall(greeted)
 
         speaker = threading.Thread(target=speak, daemon=True)
         speaker.start()

@@ -56,7 +56,7 @@ def test_what_is_no_job_is_refused(given: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "told"),
+    ("rows", "nodes"),
     [
         ("echo '4711|RUNNING|h[1-2]'", ("4711", ("h1", "h2"))),
         ("echo '4711|PENDING|'", "PENDING"),
@@ -64,20 +64,20 @@ def test_what_is_no_job_is_refused(given: str) -> None:
         ("echo Invalid job id specified >&2; exit 1", "Invalid job id"),
     ],
 )
-def test_the_nodes_of_a_job_are_asked_of_slurm(tools: Path, rows: str, told: object) -> None:
+def test_the_nodes_of_a_job_are_asked_of_slurm(tools: Path, rows: str, nodes: object) -> None:
     _tool(tools, "squeue", rows)
-    if isinstance(told, str):
-        with pytest.raises(UsageError, match=told):
+    if isinstance(nodes, str):
+        with pytest.raises(UsageError, match=nodes):
             beside.job_of("4711")
     else:
-        assert beside.job_of("4711") == told
+        assert beside.job_of("4711") == nodes
 
 
 def test_pieces_of_several_nodes_are_put_together_again(tools: Path) -> None:
     both = 'for n in h2 h1; do SLURMD_NODENAME=$n sh "$@" < "$P" > "$P.$n"; done; paste -d "\\n" "$P.h2" "$P.h1"'
     _tool(tools, "srun", f'while [ "$1" != sh ]; do shift; done; shift; P={tools}/p; cat > "$P"; {both}')
-    said = beside.in_job(beside.SlurmJob("7", ["h1", "h2"]), [], None, _PROGRAM, 60)
-    assert [(one.host, json.loads(one.line)["text"], one.problem) for one in said] == [
+    pieces = beside.in_job(beside.SlurmJob("7", ["h1", "h2"]), [], None, _PROGRAM, 60)
+    assert [(piece.host, json.loads(piece.line)["text"], piece.problem) for piece in pieces] == [
         ("h1", "a b" * 2000, ""),
         ("h2", "a b" * 2000, ""),
     ]
@@ -87,8 +87,8 @@ def test_a_step_that_fails_is_begun_on_each_node(tools: Path) -> None:
     down = 'cat >/dev/null; echo "srun: error: h2 is down" >&2; exit 1'
     each = f'case " $* " in *--nodes=2*) {down};; *h2*) exit 3;; esac'
     _tool(tools, "srun", f'{each}\nwhile [ "$1" != sh ]; do shift; done; SLURMD_NODENAME=h1 exec "$@"')
-    found = beside.in_job(beside.SlurmJob("7", ["h1", "h2"]), [], None, _PROGRAM, 60)
-    assert [(one.host, bool(one.line), one.problem) for one in found] == [
+    answers = beside.in_job(beside.SlurmJob("7", ["h1", "h2"]), [], None, _PROGRAM, 60)
+    assert [(answer.host, bool(answer.line), answer.problem) for answer in answers] == [
         ("h1", True, ""),
         ("h2", False, "srun ended with status 3"),
     ]
@@ -107,9 +107,9 @@ def test_pods_are_those_of_the_selector(tools: Path) -> None:
     assert second == beside.HostAnswer("t-1", problem="the pod is Pending")
 
 
-@pytest.mark.parametrize("said", ["[]", "no json", '{"items": []}', '{"items": [{"metadata": {"name": "-x"}}]}'])
-def test_what_is_no_list_of_pods_is_refused(tools: Path, said: str) -> None:
-    (tools / "pods.json").write_text(said)
+@pytest.mark.parametrize("listed", ["[]", "no json", '{"items": []}', '{"items": [{"metadata": {"name": "-x"}}]}'])
+def test_what_is_no_list_of_pods_is_refused(tools: Path, listed: str) -> None:
+    (tools / "pods.json").write_text(listed)
     _tool(tools, "kubectl", f"cat {tools}/pods.json")
     with pytest.raises(UsageError, match="--pods"):
         beside.in_pods("app=t", "", "", [])

@@ -37,7 +37,7 @@ def _listening(first: bytes) -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("first", "told"),
+    ("first", "words"),
     [
         (b"SSH-2.0-OpenSSH_9.2p1\r\n", "SSH-2.0-OpenSSH_9.2p1"),
         (b"HTTP/1.1 400 Bad Request\r\n", ""),
@@ -46,29 +46,29 @@ def _listening(first: bytes) -> Iterator[int]:
     ],
 )
 def test_an_sshd_on_another_port_is_known_by_its_first_line(
-    first: bytes, told: str, monkeypatch: pytest.MonkeyPatch
+    first: bytes, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with _listening(first) as port:
         monkeypatch.setattr(other_port, "_USUAL", (9, port))
-        found = other_port.explanation(f"a banner\n{_SAID}\n", "h2")
+        reason = other_port.explanation(f"a banner\n{_SAID}\n", "h2")
     if "\x1b" in first.decode():
-        assert "\x1b" not in found
-    elif told:
-        assert found == (
-            f"ncclcheck: h2: nobody listens on port 9 of 127.0.0.1, and an sshd answers on port {port}: {told}"
+        assert "\x1b" not in reason
+    elif words:
+        assert reason == (
+            f"ncclcheck: h2: nobody listens on port 9 of 127.0.0.1, and an sshd answers on port {port}: {words}"
         )
     else:
-        assert found == ""
+        assert reason == ""
 
 
-@pytest.mark.parametrize("said", ["", "ssh: connect to host h2 port 22: Connection timed out"])
-def test_a_host_that_refuses_nothing_is_not_tried(said: str) -> None:
-    assert not other_port.is_refused(said)
-    assert other_port.explanation(said, "h2") == ""
+@pytest.mark.parametrize("words", ["", "ssh: connect to host h2 port 22: Connection timed out"])
+def test_a_host_that_refuses_nothing_is_not_tried(words: str) -> None:
+    assert not other_port.is_refused(words)
+    assert other_port.explanation(words, "h2") == ""
 
 
 @pytest.mark.parametrize(
-    ("steps", "told"),
+    ("steps", "slow"),
     [
         ("echo SSH2_MSG_SERVICE_ACCEPT received >&2; sleep 1.2; echo Authenticated to h2 >&2", True),
         ("echo SSH2_MSG_SERVICE_ACCEPT received >&2; echo Authenticated to h2 >&2; sleep 1.2", False),
@@ -76,7 +76,7 @@ def test_a_host_that_refuses_nothing_is_not_tried(said: str) -> None:
     ],
 )
 def test_a_login_that_sshd_looks_at_for_long(
-    steps: str, told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    steps: str, slow: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(slow_login, "_SLOW_S", 1.0)
     done = tmp_path / "done"
@@ -85,4 +85,4 @@ def test_a_login_that_sshd_looks_at_for_long(
     while not done.exists() and time.monotonic() < end:
         time.sleep(0.02)
     time.sleep(0.1)
-    assert ("between the key exchange and the login" in watch.words) is told
+    assert ("between the key exchange and the login" in watch.words) is slow

@@ -38,12 +38,12 @@ def _problems(document: Raw) -> list[str]:
 def _wrong(value: Any, path: str, schema: Raw) -> Iterator[str]:
     """path: as the excerpt has it: `[]` is any item of a list, `.*` any name of a map."""
     if path:
-        told = schema["fields"].get(path)
-        if told is None:
+        kind = schema["fields"].get(path)
+        if kind is None:
             yield f"{path}: is no field"
             return
-        if not isinstance(value, TYPES[told]) or (isinstance(value, bool) and told != "boolean"):
-            yield f"{path}: {value!r} is no {told}"
+        if not isinstance(value, TYPES[kind]) or (isinstance(value, bool) and kind != "boolean"):
+            yield f"{path}: {value!r} is no {kind}"
         if value not in schema["allowed"].get(path, [value]):
             yield f"{path}: {value!r} is none of {schema['allowed'][path]}"
     if isinstance(value, dict):
@@ -86,7 +86,7 @@ def test_every_kind_says_where_its_fields_are_from() -> None:
 @pytest.mark.parametrize("name", JOINED)
 def test_the_pods_of_a_manifest_are_the_nodes_of_one_join(name: str) -> None:
     listed = pods(name)
-    found = []
+    identities = []
     for pod in listed:
         typed = dict(zip(pod.typed, pod.typed[1:], strict=False))
         options = Options(
@@ -97,9 +97,9 @@ def test_the_pods_of_a_manifest_are_the_nodes_of_one_join(name: str) -> None:
         )
         who = identity(options, pod.env, pod.host)
         assert who is not None, f"{pod.host} would check itself alone"
-        found.append(who)
-    assert [who.node_rank for who in found] == list(range(len(listed)))
-    assert {who.nodes for who in found} == {len(listed)}
-    assert {who.host for who in found} == {listed[0].dns}
-    assert len({who.ports for who in found}) == 1
-    assert [who.name for who in found] == [f"node-of-{pod.host}" for pod in listed]
+        identities.append(who)
+    assert [who.node_rank for who in identities] == list(range(len(listed)))
+    assert {who.nodes for who in identities} == {len(listed)}
+    assert {who.host for who in identities} == {listed[0].dns}
+    assert len({who.ports for who in identities}) == 1
+    assert [who.name for who in identities] == [f"node-of-{pod.host}" for pod in listed]

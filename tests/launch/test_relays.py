@@ -38,17 +38,17 @@ def _count_calls(server: Server, refused: str = "") -> Path:
 
 
 def _calls(path: Path) -> dict[str, int]:
-    said = path.read_text().split()
-    return {who: said.count(who) for who in ("here", "relay")}
+    calls = path.read_text().split()
+    return {who: calls.count(who) for who in ("here", "relay")}
 
 
 @needs_sshd
 def test_one_connection_for_a_group(server: Server) -> None:
     server.configure(*_NAMES)
     calls = _count_calls(server)
-    found = heard(server, ",".join(_NAMES), group=4, env={"NCCL_DEBUG": "it's WARN"}, patient=True)
-    assert list(found.variables) == _NAMES
-    assert {told["NCCL_DEBUG"] for told in found.variables.values()} == {"it's WARN"}
+    answer = heard(server, ",".join(_NAMES), group=4, env={"NCCL_DEBUG": "it's WARN"}, patient=True)
+    assert list(answer.variables) == _NAMES
+    assert {variables["NCCL_DEBUG"] for variables in answer.variables.values()} == {"it's WARN"}
     assert _calls(calls) == {"here": 2, "relay": 5}
 
 
@@ -56,8 +56,8 @@ def test_one_connection_for_a_group(server: Server) -> None:
 def test_a_host_that_its_relay_cannot_reach_is_reached_from_here(server: Server) -> None:
     server.configure(*_NAMES[:4])
     calls = _count_calls(server, refused="h2")
-    found = heard(server, "h0,h1,h2,h3", group=4, patient=True)
-    assert list(found.variables) == _NAMES[:4]
+    answer = heard(server, "h0,h1,h2,h3", group=4, patient=True)
+    assert list(answer.variables) == _NAMES[:4]
     assert _calls(calls) == {"here": 2, "relay": 2}
 
 
@@ -65,9 +65,9 @@ def test_a_host_that_its_relay_cannot_reach_is_reached_from_here(server: Server)
 def test_a_relay_that_is_not_there_loses_itself_alone(server: Server) -> None:
     server.configure("h0", Port="9")
     server.configure("h1", "h2")
-    found = heard(server, "h0,h1,h2", group=3)
-    assert list(found.variables) == ["h1", "h2"]
-    assert "port 9" in found.details["h0"]
+    answer = heard(server, "h0,h1,h2", group=3)
+    assert list(answer.variables) == ["h1", "h2"]
+    assert "port 9" in answer.details["h0"]
 
 
 @contextmanager
@@ -110,9 +110,9 @@ def test_a_relay_that_dies_loses_nobody(server: Server, number: int) -> None:
     server.configure(*_NAMES[:4])
     calls, mark = _count_calls(server), f"mark{os.getpid()}"
     with _struck(mark, number) as struck:
-        found = heard(server, "h0,h1,h2,h3", group=4, env={"NCCL_MARK": mark})
+        answer = heard(server, "h0,h1,h2,h3", group=4, env={"NCCL_MARK": mark})
     assert struck
-    assert list(found.variables) == _NAMES[:4]
+    assert list(answer.variables) == _NAMES[:4]
     assert _calls(calls)["here"] >= 5  # the relay, then each of the four, and looks at those that are silent
 
 
@@ -203,20 +203,20 @@ def test_equal_facts_travel_once(tmp_path: Path) -> None:
     running.stdin.write(wire.order(wire.RELAY, wire.SpreadOrder(here=0, agents=agents)))
     running.stdin.flush()
     assemblers = {at: wire.Assembler() for at in [*range(12), wire.RELAY]}
-    told: dict[int, wire.FromAgent] = {}
+    records: dict[int, wire.FromAgent] = {}
     size = 0
     for line in running.stdout:
         record = assemblers[wire.node_of(line)].feed(line)
         if isinstance(record, (wire.Facts, wire.Alike)):
-            told[wire.node_of(line)] = record
+            records[wire.node_of(line)] = record
         size += len(line)
-        if len(told) == 12:
+        if len(records) == 12:
             break
     running.stdin.close()
     running.wait(10)
-    whole = {at: one.node for at, one in told.items() if isinstance(one, wire.Facts)}
+    whole = {at: message.node for at, message in records.items() if isinstance(message, wire.Facts)}
     assert len(whole) <= 2  # one of them is broken, and much unlike the others
-    for at, one in told.items():
-        if isinstance(one, wire.Alike):
-            assert alike.applied(whole[one.like], one.differences) == nodes[at]
+    for at, sent in records.items():
+        if isinstance(sent, wire.Alike):
+            assert alike.applied(whole[sent.like], sent.differences) == nodes[at]
     assert size < 3 * len(msgspec.json.encode(nodes[0]))

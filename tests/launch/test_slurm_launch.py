@@ -94,8 +94,8 @@ class Run:
 
     @property
     def facts(self) -> list[tuple[int, str]]:
-        said = [(e.node, e.record) for e in self.seen if isinstance(e, AgentRecord)]
-        return [(node, record.node.name) for node, record in said if isinstance(record, wire.Facts)]
+        records = [(e.node, e.record) for e in self.seen if isinstance(e, AgentRecord)]
+        return [(node, record.node.name) for node, record in records if isinstance(record, wire.Facts)]
 
     @property
     def records(self) -> list[wire.FromAgent]:
@@ -138,8 +138,8 @@ def test_a_silent_node_is_named_once_and_the_others_keep_their_numbers(tmp_path:
     with srun(tmp_path, "h[1-3]", FAKE_SRUN_SILENT="h1") as run:
         run.until(lambda: bool(run.closed))
         assert run.starts == ["h1 h2 h3", "h2 h3"]
-        said = "srun: error: Task launch for StepId=7.0 failed on node h1: Communication connection failure"
-        assert run.closed == {0: said}
+        error = "srun: error: Task launch for StepId=7.0 failed on node h1: Communication connection failure"
+        assert run.closed == {0: error}
         assert sorted(set(run.facts)) == [(1, "h2"), (2, "h3")]
         assert isinstance(run.seen[-1], Closed), "the others have begun anew before it is told"
 

@@ -63,13 +63,13 @@ class Server:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    found = Server(tmp_path, _free_port())
+    sshd = Server(tmp_path, _free_port())
     for name in ("host", "user", "stranger"):
         _run(str(KEYGEN), "-q", "-t", "ed25519", "-N", "", "-f", f"{tmp_path}/{name}")
     shutil.copy(tmp_path / "user.pub", tmp_path / "authorized")
-    (tmp_path / "known").write_text(f"[127.0.0.1]:{found.port} {(tmp_path / 'host.pub').read_text()}")
+    (tmp_path / "known").write_text(f"[127.0.0.1]:{sshd.port} {(tmp_path / 'host.pub').read_text()}")
     (tmp_path / "sshd").write_text(
-        f"Port {found.port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nPidFile none\nUsePAM no\n"
+        f"Port {sshd.port}\nListenAddress 127.0.0.1\nHostKey {tmp_path}/host\nPidFile none\nUsePAM no\n"
         f"AuthorizedKeysFile {tmp_path}/authorized\nStrictModes no\nPermitRootLogin yes\nMaxStartups 200\n"
     )
     (tmp_path / "bin").mkdir()
@@ -78,8 +78,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
     Path("/run/sshd").mkdir(exist_ok=True)
     daemon = subprocess.Popen([str(SSHD), "-D", "-e", "-f", f"{tmp_path}/sshd"], stderr=subprocess.DEVNULL)
     try:
-        _until(lambda: socket.socket().connect_ex(("127.0.0.1", found.port)) == 0)
-        yield found
+        _until(lambda: socket.socket().connect_ex(("127.0.0.1", sshd.port)) == 0)
+        yield sshd
     finally:
         daemon.kill()
         daemon.wait(5)
@@ -89,7 +89,7 @@ def heard(
     server: Server,
     hosts: str,
     via: str | None = None,
-    told: Told | None = None,
+    orders: Told | None = None,
     env: Env | None = None,
     group: int = 0,
     patient: bool = False,
@@ -97,7 +97,7 @@ def heard(
     """What a session with these hosts hears; it is a process of its own, for it ends all its children."""
     argv = [sys.executable, "-m", "tests.jobs.ssh_session"]
     order = msgspec.json.encode(
-        {"hosts": hosts, "via": via, "told": told or Told(), "group": group, "patient": patient}
+        {"hosts": hosts, "via": via, "told": orders or Told(), "group": group, "patient": patient}
     )
     done = subprocess.run(
         argv, input=order, env={**server.env, "PYTHONPATH": str(ROOT), **(env or {})}, cwd=server.folder,
@@ -119,10 +119,10 @@ def test_facts_of_two_hosts_and_values_that_no_shell_may_touch(server: Server, t
         "NCCL_SECRET_TOKEN": "not for others",
         "HOME_MADE": "of no family",
     }
-    found = heard(server, "one,two:4", env=hostile)
-    assert list(found.variables) == ["one", "two"]
+    answer = heard(server, "one,two:4", env=hostile)
+    assert list(answer.variables) == ["one", "two"]
     shown = {**hostile, "NCCL_LETTERS": "é 漢 \\xff", "NCCL_SECRET_TOKEN": None, "HOME_MADE": None}
-    for variables in found.variables.values():
+    for variables in answer.variables.values():
         assert {name: variables.get(name) for name in hostile} == shown
     assert not trap.exists()
 
@@ -176,12 +176,12 @@ def test_a_wrong_key_a_strange_host_and_a_closed_port_are_told_in_sshs_words(ser
     server.configure("unknown", UserKnownHostsFile="/dev/null")
     server.configure("closed", Port="1")
     server.configure("good")
-    found = heard(server, "stranger,unknown,closed,good,nowhere.invalid")
-    assert list(found.variables) == ["good"]
-    assert "Permission denied (publickey" in found.details["stranger"]
-    assert "Host key verification failed" in found.details["unknown"]
-    assert "Connection refused" in found.details["closed"]
-    assert "Could not resolve hostname" in found.details["nowhere.invalid"]
+    answer = heard(server, "stranger,unknown,closed,good,nowhere.invalid")
+    assert list(answer.variables) == ["good"]
+    assert "Permission denied (publickey" in answer.details["stranger"]
+    assert "Host key verification failed" in answer.details["unknown"]
+    assert "Connection refused" in answer.details["closed"]
+    assert "Could not resolve hostname" in answer.details["nowhere.invalid"]
 
 
 @needs_sshd
@@ -189,23 +189,23 @@ def test_no_ncclcheck_there(server: Server, tmp_path: Path) -> None:
     server.configure("bare")
     python = f"{tmp_path}/venv/bin/python"
     _run(sys.executable, "-m", "venv", "--without-pip", f"{tmp_path}/venv")
-    found = heard(server, "bare", told=Told(python=python, home="/nowhere"))
-    said = f"ncclcheck: bare: no ncclcheck {ncclcheck.__version__} there that {python} can import: "
-    assert found.details == {"bare": said + "No module named 'ncclcheck'"}
+    answer = heard(server, "bare", orders=Told(python=python, home="/nowhere"))
+    start = f"ncclcheck: bare: no ncclcheck {ncclcheck.__version__} there that {python} can import: "
+    assert answer.details == {"bare": start + "No module named 'ncclcheck'"}
 
 
 @needs_sshd
 def test_no_interpreter_there(server: Server) -> None:
     server.configure("bare")
-    found = heard(server, "bare", told=Told(python="/no such/python"))
-    assert found.details == {"bare": "ncclcheck: bare: no interpreter /no such/python there"}
+    answer = heard(server, "bare", orders=Told(python="/no such/python"))
+    assert answer.details == {"bare": "ncclcheck: bare: no interpreter /no such/python there"}
 
 
 @needs_sshd
 def test_another_protocol_there(server: Server) -> None:
     server.configure("old")
-    said = f"there speaks protocol {wire.PROTOCOL}, {ncclcheck.__version__} here speaks 99"
-    assert said in heard(server, "old", told=Told(protocol=99)).details["old"]
+    words = f"there speaks protocol {wire.PROTOCOL}, {ncclcheck.__version__} here speaks 99"
+    assert words in heard(server, "old", orders=Told(protocol=99)).details["old"]
 
 
 @needs_sshd
@@ -214,8 +214,8 @@ def test_via_enters_what_runs_on_the_host(server: Server, tmp_path: Path) -> Non
     docker = tmp_path / "docker"
     docker.write_text(f'#!/bin/sh\necho "$1|$2|$3" >{tmp_path}/asked\nshift 3\nNCCL_INSIDE=yes exec "$@"\n')
     docker.chmod(0o755)
-    found = heard(server, "one", via=f"{docker} exec 'my box'")
-    assert found.variables["one"]["NCCL_INSIDE"] == "yes"
+    answer = heard(server, "one", via=f"{docker} exec 'my box'")
+    assert answer.variables["one"]["NCCL_INSIDE"] == "yes"
     assert (tmp_path / "asked").read_text() == "exec|-i|my box\n"
 
 

@@ -64,7 +64,7 @@ class Judged:
     right: bool
 
 
-def held(name: str) -> bool:
+def held_back(name: str) -> bool:
     """Whether a case is not to be looked at before the end."""
     return hashlib.sha256(name.encode()).digest()[0] % 2 == 1
 
@@ -120,17 +120,17 @@ def _keep(folder: Path, case: Case, version: str, lab: Lab) -> None:
 
 def judge(folder: Path, half: str) -> list[Judged]:
     """What the reader makes of the logs of all ranks in one."""
-    found = []
+    readings = []
     truth = {case.name: case.truth for case in CASES}  # as it is known now
     for path in sorted(folder.glob("*/case.json")):
         kept = msgspec.json.decode(path.read_bytes(), type=Kept)
-        if half != "all" and held(kept.name) != (half == "held"):
+        if half != "all" and held_back(kept.name) != (half == "held"):
             continue
         if kept.kind != "sound" and set(kept.codes) == {0}:
             continue  # this version takes no notice of the fault
         log = (path.parent / "all.log").read_bytes()
-        found.append(Judged(kept, *reading_of(log, kept.kind, truth.get(kept.name, frozenset(kept.truth)))))
-    return found
+        readings.append(Judged(kept, *reading_of(log, kept.kind, truth.get(kept.name, frozenset(kept.truth)))))
+    return readings
 
 
 def reading_of(log: bytes, kind: str, truth: frozenset[str]) -> tuple[list[str], bool]:
@@ -208,13 +208,13 @@ def main() -> None:
         _table(judge(given.folder, given.half), given.list)
 
 
-def _table(found: list[Judged], each: bool) -> None:
+def _table(readings: list[Judged], each: bool) -> None:
     rows = []
     for kind in ("sound", "told", "silent"):
-        of_kind = [one for one in found if one.kept.kind == kind]
-        rows.append([kind, len(of_kind), sum(one.right for one in of_kind)])
+        of_kind = [reading for reading in readings if reading.kept.kind == kind]
+        rows.append([kind, len(of_kind), sum(reading.right for reading in of_kind)])
     print(tabulate(rows, ["kind", "logs", "right"]))
-    for judged in found:
+    for judged in readings:
         if each and not judged.right:
             kept = judged.kept
             print(

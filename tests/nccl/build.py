@@ -66,5 +66,5 @@ def gcc(arguments: list[str], out: Path) -> None:
 def _state() -> str:
     """A word for what all sources and this recipe say now."""
     files = [Path(__file__), *sorted(SOURCES.iterdir())]
-    said = b"".join(path.name.encode() + path.read_bytes() for path in files)
-    return hashlib.sha256(said).hexdigest()[:16]
+    content = b"".join(path.name.encode() + path.read_bytes() for path in files)
+    return hashlib.sha256(content).hexdigest()[:16]

@@ -67,7 +67,7 @@ def sound(name: str, done: str, ranks: Sequence[Rank], **more: object) -> Case:
     return Case(name, done, "sound", ranks, **more)  # type: ignore[arg-type]
 
 
-def told(name: str, done: str, truth: str, ranks: Sequence[Rank], **more: object) -> Case:
+def reported(name: str, done: str, truth: str, ranks: Sequence[Rank], **more: object) -> Case:
     return Case(name, done, "told", ranks, frozenset(truth.split()), **more)  # type: ignore[arg-type]
 
 

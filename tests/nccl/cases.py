@@ -17,13 +17,13 @@ from tests.nccl.case import (
     on,
     pair,
     refused,
+    reported,
     same_address,
     silent,
     slow,
     small_shm,
     sound,
     stop_second,
-    told,
     with_docker,
 )
 from tests.nccl.further import FURTHER
@@ -78,8 +78,10 @@ SOUND = [
     sound("sound_plugin", "a plugin is named that is not there", pair(), env={"NCCL_NET_PLUGIN": "none"}),
 ]
 NETWORK = [
-    told("ifname_none", "no host has the interface", "LOG012 LOG010", pair(), env={"NCCL_SOCKET_IFNAME": "ib0"}),
-    told(
+    reported(
+        "ifname_none", "no host has the interface", "LOG012 LOG010", pair(), env={"NCCL_SOCKET_IFNAME": "ib0"}
+    ),
+    reported(
         "ifname_one",
         "h2 lacks the interface",
         "LOG012 LOG010",
@@ -87,17 +89,17 @@ NETWORK = [
         culprit="h2",
         seconds=10.0,
     ),
-    told(
+    reported(
         "ifname_excluded",
         "all interfaces are excluded",
         "LOG012 LOG010 LOG013",
         pair(),
         env={"NCCL_SOCKET_IFNAME": "^eth,lo"},
     ),
-    told(
+    reported(
         "loopback_all", "NCCL_SOCKET_IFNAME=lo", "LOG011", pair(), env={"NCCL_SOCKET_IFNAME": "lo"}, seconds=75.0
     ),
-    told(
+    reported(
         "loopback_first",
         "rank 0 takes lo",
         "LOG011",
@@ -105,7 +107,7 @@ NETWORK = [
         culprit="h1",
         seconds=75.0,
     ),
-    told(
+    reported(
         "no_route",
         "h2 has lost its route to h1",
         "LOG014 LOG010",
@@ -113,7 +115,7 @@ NETWORK = [
         fault=on("h2", faults.no_route),
         culprit="h2",
     ),
-    told(
+    reported(
         "reset",
         "h1's firewall answers RST",
         "LOG014 LOG015 LOG010",
@@ -122,7 +124,7 @@ NETWORK = [
         culprit="h1",
         seconds=75.0,
     ),
-    told(
+    reported(
         "icmp",
         "h1's firewall answers with ICMP",
         "LOG014 LOG015 LOG010",
@@ -131,7 +133,7 @@ NETWORK = [
         seconds=75.0,
         fault=on("h1", lambda host: refused(host, "icmp type host-unreachable")),
     ),
-    told(
+    reported(
         "reset_second",
         "h2's firewall answers RST",
         "LOG014 LOG015 LOG010",
@@ -140,7 +142,7 @@ NETWORK = [
         culprit="h2",
         seconds=75.0,
     ),
-    told(
+    reported(
         "same_address",
         "h2 has h1's address",
         "LOG014 LOG015 LOG010 LOG023",
@@ -148,7 +150,7 @@ NETWORK = [
         fault=same_address,
         seconds=75.0,
     ),
-    told(
+    reported(
         "root_gone",
         "rank 0 ends once it has made the id",
         "LOG014 LOG015 LOG010",
@@ -156,7 +158,7 @@ NETWORK = [
         seconds=75.0,
         culprit="h1",
     ),
-    told(
+    reported(
         "docker_dialled",
         "rank 0 takes docker0",
         "LOG010 LOG011 LOG014 LOG015",
@@ -165,17 +167,17 @@ NETWORK = [
         seconds=75.0,
         culprit="h1",
     ),
-    told("files", "ulimit -n 30", "LOG025", pair("limit:30 " + SUMS)),
+    reported("files", "ulimit -n 30", "LOG025", pair("limit:30 " + SUMS)),
 ]
 RANKS = [
-    told(
+    reported(
         "world_differs",
         "rank 1 counts three ranks",
         "LOG022",
         [Rank("h1", steps=SUMS), Rank("h2", steps=SUMS, size=3)],
         seconds=8.0,
     ),
-    told(
+    reported(
         "rank_twice",
         "rank 1 is started twice",
         "LOG022",
@@ -186,28 +188,28 @@ RANKS = [
         ],
         seconds=8.0,
     ),
-    told(
+    reported(
         "rank_too_high",
         "a rank of 2 is number 2",
         "LOG022",
         [Rank("h1", steps=SUMS), Rank("h2", steps=SUMS, number=2)],
         seconds=8.0,
     ),
-    told(
+    reported(
         "same_gpu",
         "two ranks on one GPU",
         "LOG057",
         [Rank("h1", 0, SUMS), Rank("h1", 0, SUMS), Rank("h2", 0, SUMS)],
         culprit="h1",
     ),
-    told(
+    reported(
         "channels_differ",
         "NCCL_MAX_NCHANNELS differs",
         "LOG018 LOG022 LOG016",
         pair(second={"NCCL_MAX_NCHANNELS": "1"}),
         seconds=10.0,
     ),
-    told(
+    reported(
         "protocol_typo",
         "NCCL_PROTO=LL12",
         "LOG072",
@@ -216,12 +218,12 @@ RANKS = [
         env={"NCCL_PROTO": "LL12"},
         seconds=10.0,
     ),
-    told(
+    reported(
         "algorithm_typo", "NCCL_ALGO=Rign", "LOG072", pair(), since="2.24", env={"NCCL_ALGO": "Rign"}, seconds=10.0
     ),
-    told("net_ib_without", "NCCL_NET=IB without cards", "LOG013 LOG030", pair(), env={"NCCL_NET": "IB"}),
-    told("net_typo", "NCCL_NET=Sockt", "LOG013 LOG030", pair(), env={"NCCL_NET": "Sockt"}),
-    told(
+    reported("net_ib_without", "NCCL_NET=IB without cards", "LOG013 LOG030", pair(), env={"NCCL_NET": "IB"}),
+    reported("net_typo", "NCCL_NET=Sockt", "LOG013 LOG030", pair(), env={"NCCL_NET": "Sockt"}),
+    reported(
         "bad_pointer",
         "memory that is no GPU's",
         "LOG167",
@@ -229,7 +231,7 @@ RANKS = [
         env={"NCCL_CHECK_POINTERS": "1"},
         seconds=10.0,
     ),
-    told(
+    reported(
         "killed",
         "a rank is killed in a sum",
         "LOG001 LOG093",
@@ -238,14 +240,14 @@ RANKS = [
         seconds=20.0,
         ranks=last(marked(four(), "all_reduce:1000000 sync:10"), "init all_reduce sync:20 mark:r3 sleep:20"),
     ),
-    told(
+    reported(
         "segfault",
         "a rank crashes",
         "LOG001 LOG093",
         last(four("init all_reduce sync:20 all_reduce:1000000 sync:10"), "init all_reduce sync:20 segfault"),
         culprit="h2",
     ),
-    told(
+    reported(
         "left_early",
         "a rank leaves with exit code 1",
         "LOG001 LOG093",
@@ -254,7 +256,7 @@ RANKS = [
     ),
 ]
 DEVICE = [
-    told(
+    reported(
         "no_gpu",
         "h2 sees no GPU",
         "LOG058 LOG067 LOG166 LOG065",
@@ -262,7 +264,7 @@ DEVICE = [
         culprit="h2",
         seconds=8.0,
     ),
-    told(
+    reported(
         "old_driver",
         "h2's driver is too old",
         "LOG065",
@@ -270,7 +272,7 @@ DEVICE = [
         culprit="h2",
         seconds=8.0,
     ),
-    told(
+    reported(
         "nvml_mismatch",
         "h2's NVML does not fit the driver",
         "LOG065 LOG066 LOG067",
@@ -278,7 +280,7 @@ DEVICE = [
         culprit="h2",
         seconds=8.0,
     ),
-    told(
+    reported(
         "nvml_lost",
         "NVML on h2 says that a GPU is lost",
         "LOG067",
@@ -286,7 +288,7 @@ DEVICE = [
         culprit="h2",
         seconds=8.0,
     ),
-    told(
+    reported(
         "oom",
         "cudaMalloc on h2",
         "LOG063",
@@ -295,11 +297,11 @@ DEVICE = [
         culprit="h2",
         seconds=10.0,
     ),
-    told("oom_cumem", "cuMemCreate on h2", "LOG063", fails("cuMemCreate@1+=2"), culprit="h2", seconds=10.0),
-    told(
+    reported("oom_cumem", "cuMemCreate on h2", "LOG063", fails("cuMemCreate@1+=2"), culprit="h2", seconds=10.0),
+    reported(
         "oom_host", "cudaHostAlloc on h2", "LOG063 LOG106", fails("cudaHostAlloc@3+=2"), culprit="h2", seconds=10.0
     ),
-    told(
+    reported(
         "illegal_address",
         "error 700 on h2",
         "LOG091 LOG067",
@@ -307,7 +309,7 @@ DEVICE = [
         culprit="h2",
         seconds=10.0,
     ),
-    told(
+    reported(
         "illegal_sync",
         "error 700 at a stream on h2",
         "LOG091 LOG067",
@@ -315,8 +317,10 @@ DEVICE = [
         culprit="h2",
         seconds=10.0,
     ),
-    told("ecc", "an ECC error on h2", "LOG067", fails("cudaStreamSynchronize@3+=214"), culprit="h2", seconds=10.0),
-    told(
+    reported(
+        "ecc", "an ECC error on h2", "LOG067", fails("cudaStreamSynchronize@3+=214"), culprit="h2", seconds=10.0
+    ),
+    reported(
         "nvlink_error",
         "an NVLink error on h2",
         "LOG067 LOG119",
@@ -324,7 +328,7 @@ DEVICE = [
         culprit="h2",
         seconds=10.0,
     ),
-    told(
+    reported(
         "launch_failure",
         "error 719 on h2",
         "LOG091 LOG067",
@@ -332,7 +336,7 @@ DEVICE = [
         culprit="h2",
         seconds=10.0,
     ),
-    told(
+    reported(
         "busy",
         "h2's GPU is busy",
         "LOG067 LOG057",
@@ -341,8 +345,10 @@ DEVICE = [
         culprit="h2",
         seconds=8.0,
     ),
-    told("fabric_not_ready", "error 802 on h2", "LOG055", fails("cudaGetDevice@0=802"), culprit="h2", seconds=8.0),
-    told(
+    reported(
+        "fabric_not_ready", "error 802 on h2", "LOG055", fails("cudaGetDevice@0=802"), culprit="h2", seconds=8.0
+    ),
+    reported(
         "no_kernel",
         "no kernel for the GPU",
         "LOG064",
@@ -350,7 +356,7 @@ DEVICE = [
         culprit="h2",
         seconds=8.0,
     ),
-    told(
+    reported(
         "ipc",
         "an IPC handle cannot be opened",
         "LOG061 LOG053",
@@ -364,7 +370,7 @@ DEVICE = [
         culprit="h1",
         seconds=10.0,
     ),
-    told(
+    reported(
         "shm_small",
         "/dev/shm of 1 MB",
         "LOG050",
@@ -373,7 +379,7 @@ DEVICE = [
         fault=on("h1", lambda host: small_shm(host, "size=1m")),
         seconds=10.0,
     ),
-    told(
+    reported(
         "shm_denied",
         "/dev/shm is read-only",
         "LOG051 LOG050",
@@ -392,7 +398,7 @@ def _cards(second: str, first: str = "mlx5_0") -> dict[str, str | None]:
 def _completion(name: str, status: int, truth: str) -> Case:
     done = f"completions of h2's card have status {status}"
     cards = _cards(f"mlx5_0 fail={status} after=2 delay=0.3")
-    return told(
+    return reported(
         name, done, truth, pair("init all_reduce:300000 sync:6 destroy"), cards=cards, seconds=15.0, culprit="h2"
     )
 
@@ -405,7 +411,7 @@ VERBS = [
     _completion("remote_invalid", 9, "LOG042 LOG048"),
     _completion("remote_operation", 11, "LOG036 LOG048"),
     _completion("local_length", 1, "LOG041 LOG042"),
-    told(
+    reported(
         "modify_timeout",
         "ibv_modify_qp times out on h2",
         "LOG035 LOG036 LOG034",
@@ -414,7 +420,7 @@ VERBS = [
         seconds=75.0,
         culprit="h2",
     ),
-    told(
+    reported(
         "modify_invalid",
         "ibv_modify_qp is refused on h2",
         "LOG033 LOG034 LOG035 LOG042 LOG044",
@@ -423,7 +429,7 @@ VERBS = [
         seconds=15.0,
         culprit="h2",
     ),
-    told(
+    reported(
         "pinned_memory",
         "ibv_reg_mr: no memory on h2",
         "LOG038",
@@ -432,7 +438,7 @@ VERBS = [
         seconds=15.0,
         culprit="h2",
     ),
-    told(
+    reported(
         "queue_memory",
         "ibv_create_qp: no memory on h2",
         "LOG038",
@@ -441,7 +447,7 @@ VERBS = [
         seconds=15.0,
         culprit="h2",
     ),
-    told(
+    reported(
         "card_not_opened",
         "ibv_open_device fails on h2",
         "LOG031",
@@ -450,7 +456,7 @@ VERBS = [
         seconds=15.0,
         culprit="h2",
     ),
-    told(
+    reported(
         "port_event",
         "h2's port goes down in a job",
         "LOG036 LOG047",
@@ -459,7 +465,7 @@ VERBS = [
         seconds=20.0,
         culprit="h2",
     ),
-    told(
+    reported(
         "mixed_links",
         "InfiniBand and RoCE",
         "LOG044",
@@ -467,7 +473,7 @@ VERBS = [
         cards={"h1": "mlx5_0", "h2": ROCE_CARDS["h2"]},
         seconds=15.0,
     ),
-    told(
+    reported(
         "one_without",
         "h2 has no card",
         "LOG016 LOG030 LOG032",

@@ -24,7 +24,7 @@ def same(name: str, tensor: torch.Tensor, expected: torch.Tensor) -> None:
 
 def ranks(size: int) -> torch.Tensor:
     """Rank 0's part, then rank 1's, ..."""
-    return torch.cat([torch.full((size,), float(one)) for one in range(WORLD)])
+    return torch.cat([torch.full((size,), float(rank)) for rank in range(WORLD)])
 
 
 def check(size: int) -> None:

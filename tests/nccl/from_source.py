@@ -109,25 +109,25 @@ def _compile(sources: Path, root: Path) -> list[Path]:
     include = [f"-I{folder}" for folder in folders]
     (root / "objects").mkdir()
 
-    def one(number_and_file: tuple[int, Path]) -> Path:
+    def compiled(number_and_file: tuple[int, Path]) -> Path:
         number, file = number_and_file
         made = root / "objects" / f"{number}.o"
         _run(["g++", *_FLAGS, *include, "-c", str(file), "-o", str(made)], _FILE_S)
         return made
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        return list(pool.map(one, enumerate([*own, *generated])))
+        return list(pool.map(compiled, enumerate([*own, *generated])))
 
 
 def _link(objects: list[Path], root: Path) -> Path:
     """What nobody defines: kernels and GPUs' own networking fail, CUDA's functions are room for jumps."""
     names = [str(path) for path in objects]
-    told = _run(["nm", "--undefined-only", "--format=posix", *names], _LINK_S)
-    asked = {line.split()[0] for line in told.splitlines() if line.endswith(" U") or " U " in line}
+    symbols = _run(["nm", "--undefined-only", "--format=posix", *names], _LINK_S)
+    asked = {line.split()[0] for line in symbols.splitlines() if line.endswith(" U") or " U " in line}
     have = {line.split()[0] for line in _run(
         ["nm", "--defined-only", "--format=posix", *names], _LINK_S).splitlines() if line}  # fmt: skip
     lines = [".text"]
-    for name in sorted(one for one in asked - have if one.startswith("cuda") or "nccl" in one):
+    for name in sorted(symbol for symbol in asked - have if symbol.startswith("cuda") or "nccl" in symbol):
         lines += [".balign 16", f".globl {name}", f".hidden {name}", f".type {name},@function", f"{name}:"]
         lines += [
             "movl $801, %eax" if name.startswith("cuda") else "movl $3, %eax",

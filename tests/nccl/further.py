@@ -20,10 +20,10 @@ from tests.nccl.case import (
     marked,
     on,
     pair,
+    reported,
     silent,
     small_shm,
     sound,
-    told,
 )
 from tests.nccl.job import Job, Rank
 
@@ -44,7 +44,7 @@ def _once_begun(job: Job, faulty: AbstractContextManager[None]) -> None:
         job.until(f"r{place}")
     with faulty:
         end = time.monotonic() + 12
-        while time.monotonic() < end and any(one.process.poll() is None for one in job.running):
+        while time.monotonic() < end and any(rank.process.poll() is None for rank in job.running):
             time.sleep(0.1)
 
 
@@ -67,7 +67,7 @@ def port_taken(host: Host) -> Iterator[None]:
 
 
 TOLD = [
-    told(
+    reported(
         "pd_refused",
         "ibv_alloc_pd: no memory on h2",
         "LOG031 LOG038 LOG047",
@@ -76,7 +76,7 @@ TOLD = [
         culprit="h2",
         seconds=15.0,
     ),
-    told(
+    reported(
         "device_fatal",
         "h2's card reports a fatal error in a job",
         "LOG047",
@@ -85,7 +85,7 @@ TOLD = [
         culprit="h2",
         seconds=20.0,
     ),
-    told(
+    reported(
         "driver_not_loaded",
         "h2's NVIDIA driver is not loaded",
         "LOG065 LOG067 LOG068",
@@ -93,7 +93,7 @@ TOLD = [
         culprit="h2",
         seconds=8.0,
     ),
-    told(
+    reported(
         "driver_mismatch",
         "h2's driver and its libcuda do not fit",
         "LOG065 LOG066",
@@ -101,7 +101,7 @@ TOLD = [
         culprit="h2",
         seconds=8.0,
     ),
-    told(
+    reported(
         "out_of_resources",
         "error 701 at a launch on h2",
         "LOG064 LOG067 LOG091",
@@ -109,7 +109,7 @@ TOLD = [
         culprit="h2",
         seconds=10.0,
     ),
-    told(
+    reported(
         "export_denied",
         "the ranks of h1 may not share memory",
         "LOG061 LOG053 LOG060",
@@ -119,7 +119,7 @@ TOLD = [
         since="2.24",
         seconds=10.0,
     ),
-    told(
+    reported(
         "stream_oom",
         "no memory for a stream on h2",
         "LOG063",
@@ -127,7 +127,7 @@ TOLD = [
         culprit="h2",
         seconds=10.0,
     ),
-    told(
+    reported(
         "hostid_same",
         "both hosts call themselves by one NCCL_HOSTID",
         "LOG057 LOG059 LOG051 LOG050",
@@ -135,7 +135,7 @@ TOLD = [
         env={"NCCL_HOSTID": "node"},
         seconds=15.0,
     ),
-    told(
+    reported(
         "conf_file",
         "an nccl.conf of h2 names an interface that is not there",
         "LOG012 LOG010",
@@ -143,7 +143,7 @@ TOLD = [
         culprit="h2",
         seconds=10.0,
     ),
-    told(
+    reported(
         "address_space",
         "ulimit -v on h2",
         "LOG106 LOG063",
@@ -151,7 +151,7 @@ TOLD = [
         culprit="h2",
         seconds=15.0,
     ),
-    told(
+    reported(
         "prohibited",
         "h2's rules prohibit what is for h1",
         "LOG014 LOG015 LOG010",
@@ -160,7 +160,7 @@ TOLD = [
         culprit="h2",
         seconds=75.0,
     ),
-    told(
+    reported(
         "blackhole_route",
         "h2 has a blackhole route to h1",
         "LOG014 LOG015 LOG010",
@@ -169,7 +169,7 @@ TOLD = [
         culprit="h2",
         seconds=75.0,
     ),
-    told(
+    reported(
         "reset_midway",
         "h2's firewall resets the connections of a job",
         "LOG015 LOG014 LOG001",
@@ -177,7 +177,7 @@ TOLD = [
         during=reset_midway,
         seconds=20.0,
     ),
-    told(
+    reported(
         "ib_disabled_once",
         "NCCL_IB_DISABLE=1 on h2 alone",
         "LOG016 LOG039 LOG030",
@@ -186,7 +186,7 @@ TOLD = [
         culprit="h2",
         seconds=20.0,
     ),
-    told(
+    reported(
         "traceback_before",
         "a rank raises ValueError before NCCL starts",
         "LOG004",
@@ -194,7 +194,7 @@ TOLD = [
         culprit="h2",
         seconds=8.0,
     ),
-    told(
+    reported(
         "shm_inodes",
         "/dev/shm has no inode left",
         "LOG050 LOG051",
@@ -203,7 +203,7 @@ TOLD = [
         fault=on("h1", lambda host: small_shm(host, "nr_inodes=1")),
         seconds=10.0,
     ),
-    told(
+    reported(
         "aborts_alone",
         "a rank aborts its communicator while others sum",
         "LOG001 LOG098",
@@ -253,14 +253,14 @@ SOUND = [
     sound("sound_mixed_gpus", "h2 has older GPUs", pair(second={"FAKECUDA_CC": "80"})),
 ]
 EARLIER = [
-    told(
+    reported(
         "two_zeroes",
         "both hosts begin as rank 0",
         "LOG022",
         [Rank("h1", steps=SUMS), Rank("h2", steps=SUMS, number=0)],
         seconds=8.0,
     ),
-    told(
+    reported(
         "comm_id_taken",
         "the port of NCCL_COMM_ID is another program's",
         "LOG019",
@@ -270,7 +270,7 @@ EARLIER = [
         culprit="h1",
         seconds=10.0,
     ),
-    told(
+    reported(
         "few_ports",
         "h2 has no free port",
         "LOG019",
@@ -279,7 +279,7 @@ EARLIER = [
         culprit="h2",
         seconds=15.0,
     ),
-    told(
+    reported(
         "gid_index",
         "NCCL_IB_GID_INDEX=9 on h2, which has four",
         "LOG033",
@@ -288,7 +288,7 @@ EARLIER = [
         culprit="h2",
         seconds=15.0,
     ),
-    told(
+    reported(
         "buffsize_differs",
         "NCCL_BUFFSIZE on h2 alone",
         "LOG084",
@@ -296,7 +296,7 @@ EARLIER = [
         since="2.26",
         seconds=10.0,
     ),
-    told(
+    reported(
         "versions_differ",
         "h2 has another NCCL",
         "LOG018",

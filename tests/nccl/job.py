@@ -118,8 +118,8 @@ class Job:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None
     ) -> None:
-        for one in self.running:
-            one.kill()
+        for rank in self.running:
+            rank.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def run(self, seconds: float, during: Callable[[Job], None] | None = None) -> Ended:
@@ -128,13 +128,13 @@ class Job:
             end = time.monotonic() + seconds
             if during:
                 during(self)
-            for one in self.running:
-                one.wait(end - time.monotonic())
-            for one in self.running:  # first all of them: nobody shall complain of another's end
-                one.strike()
-            for one in self.running:
-                one.kill()
-            ranks = [one.ended(self.folder) for one in self.running]
+            for rank in self.running:
+                rank.wait(end - time.monotonic())
+            for rank in self.running:  # first all of them: nobody shall complain of another's end
+                rank.strike()
+            for rank in self.running:
+                rank.kill()
+            ranks = [rank.ended(self.folder) for rank in self.running]
             return Ended(ranks, "".join(self.lines), self.answers)
 
     def until(self, mark: str, seconds: float = 30) -> None:

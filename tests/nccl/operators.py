@@ -103,9 +103,9 @@ class Operators:
 
     def copy_(self, to: Any, source: Any, _non_blocking: bool = False) -> Any:
         """Between any two devices."""
-        for one in (to, source):
-            if one.device.type == "cuda":
-                self.wait(one.device)
+        for tensor in (to, source):
+            if tensor.device.type == "cuda":
+                self.wait(tensor.device)
         self.alias(to).copy_(self.alias(source))
         return to
 
@@ -123,11 +123,13 @@ class Operators:
                 return named["out"].fill_(float("nan"))  # nobody shall take it for a product
             call = _Call(self)
             wrapped = [
-                self.torch.tensor(one) if tensors[place] and isinstance(one, bool | int | float) else one
-                for place, one in enumerate(given)
+                self.torch.tensor(argument)
+                if tensors[place] and isinstance(argument, bool | int | float)
+                else argument
+                for place, argument in enumerate(given)
             ]
-            there = [call.down(one) for one in wrapped]
-            more = {name: call.down(one, grows=name in outs) for name, one in named.items()}
+            there = [call.down(argument) for argument in wrapped]
+            more = {name: call.down(argument, grows=name in outs) for name, argument in named.items()}
             if call.device is not None:
                 self.wait(call.device)
             result = operator(*there, **more)
@@ -146,45 +148,45 @@ class _Call:
         self.stands_for: dict[int, tuple[Any, Any]] = {}
         self.grown: list[tuple[Any, Any]] = []
 
-    def down(self, one: Any, grows: bool = False) -> Any:
+    def down(self, argument: Any, grows: bool = False) -> Any:
         """What the CPU's operator is given."""
         torch = self.torch
-        if isinstance(one, torch.Tensor) and one.device.type == "cuda":
-            self.device = one.device
-            if grows and not one.numel():
-                here = torch.empty(0, dtype=one.dtype)
-                self.grown.append((one, here))
+        if isinstance(argument, torch.Tensor) and argument.device.type == "cuda":
+            self.device = argument.device
+            if grows and not argument.numel():
+                here = torch.empty(0, dtype=argument.dtype)
+                self.grown.append((argument, here))
             else:
-                here = self.operators.alias(one)
-            self.stands_for[id(here)] = (one, here)
+                here = self.operators.alias(argument)
+            self.stands_for[id(here)] = (argument, here)
             return here
-        if isinstance(one, list | tuple):
-            return type(one)(self.down(each, grows) for each in one)
-        if isinstance(one, torch.device) and one.type == "cuda":
-            self.device = one
+        if isinstance(argument, list | tuple):
+            return type(argument)(self.down(each, grows) for each in argument)
+        if isinstance(argument, torch.device) and argument.type == "cuda":
+            self.device = argument
             return torch.device("cpu")
-        return None if isinstance(one, torch.Generator) else one
+        return None if isinstance(argument, torch.Generator) else argument
 
     def grow(self) -> None:
         """Outputs that were empty get what was put into them."""
-        for one, here in self.grown:
-            one.resize_(here.size())
-            self.operators.alias(one).copy_(here)
+        for grown, here in self.grown:
+            grown.resize_(here.size())
+            self.operators.alias(grown).copy_(here)
 
-    def up(self, one: Any) -> Any:
+    def up(self, result: Any) -> Any:
         """What the caller gets: its own tensors, or new ones on the device."""
         torch = self.torch
-        if isinstance(one, torch.Tensor):
-            if id(one) in self.stands_for:
-                return self.stands_for[id(one)][0]
-            if one.device.type == "cuda" or self.device is None:
-                return one
-            made = torch.empty_strided(one.size(), one.stride(), dtype=one.dtype, device=self.device)
-            self.operators.alias(made).copy_(one)
+        if isinstance(result, torch.Tensor):
+            if id(result) in self.stands_for:
+                return self.stands_for[id(result)][0]
+            if result.device.type == "cuda" or self.device is None:
+                return result
+            made = torch.empty_strided(result.size(), result.stride(), dtype=result.dtype, device=self.device)
+            self.operators.alias(made).copy_(result)
             return made
-        if isinstance(one, list | tuple):
-            return type(one)(map(self.up, one))
-        return one
+        if isinstance(result, list | tuple):
+            return type(result)(map(self.up, result))
+        return result
 
 
 class _AfterTorch(importlib.abc.MetaPathFinder):
@@ -217,8 +219,8 @@ def start() -> None:
     """In every process: the host's settings, our CUDA for all that is loaded later, torch's operators."""
     settings = HERE / SETTINGS
     if settings.exists():
-        told = json.loads(settings.read_text())
-        for name, value in {**told.get("", {}), **told.get(socket.gethostname(), {})}.items():
+        named = json.loads(settings.read_text())
+        for name, value in {**named.get("", {}), **named.get(socket.gethostname(), {})}.items():
             os.environ.setdefault(name, value)
     ctypes.CDLL(str(HERE / LIBRARY), ctypes.RTLD_GLOBAL)
     sys.meta_path.insert(0, _AfterTorch())

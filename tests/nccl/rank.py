@@ -157,8 +157,8 @@ class Rank:
         if not self.stream:
             self.cuda.cudaStreamCreate(ctypes.byref(self.stream))
         if need > self.room:
-            for one in (self.send, self.receive):
-                if code := self.cuda.cudaMalloc(ctypes.byref(one), ctypes.c_size_t(need)):
+            for buffer in (self.send, self.receive):
+                if code := self.cuda.cudaMalloc(ctypes.byref(buffer), ctypes.c_size_t(need)):
                     raise MemoryError(f"cudaMalloc of this rank's own buffers: {code}")
             self.room = need
         values = struct.pack(f"<{sent}f", *((index % 1000) * (self.rank + 1) for index in range(sent)))

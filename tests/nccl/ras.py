@@ -65,7 +65,7 @@ def read(text: str) -> Status:
     if version is None or totals is None:
         raise ValueError(f"no status of RAS: {text[:80]!r}")
     groups = [Group(int(ranks), int(heard), *words) for ranks, heard, *words in _GROUP.findall(text)]
-    apart = {int(rank): said for rank, said in _APART.findall(text)}
+    apart = {int(rank): state for rank, state in _APART.findall(text)}
     return Status(version[1], int(totals[2]), groups, apart)
 
 

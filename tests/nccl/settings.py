@@ -18,9 +18,9 @@ from tests.nccl.case import (
     marked,
     on,
     pair,
+    reported,
     silent,
     sound,
-    told,
     with_docker,
 )
 from tests.nccl.job import Job, Rank
@@ -41,7 +41,7 @@ def _second(steps: str) -> list[Rank]:
 
 
 def _quick(name: str, done: str, truth: str, ranks: list[Rank], **more: object) -> Case:
-    return told(name, done, truth, ranks, **{"seconds": 12.0, **more})
+    return reported(name, done, truth, ranks, **{"seconds": 12.0, **more})
 
 
 def kill_first(job: Job) -> None:

@@ -31,7 +31,7 @@ def plant(host: Host, cards: str) -> None:
         _empty(folder)
     for number in range(GPUS):
         _device(host, number, 0, "0x10de", "0x2330", "0x030200")
-    for number, words in enumerate(one.split() for one in cards.split(";") if one.strip()):
+    for number, words in enumerate(card.split() for card in cards.split(";") if card.strip()):
         _card(classes / "infiniband" / words[0], number, dict(word.split("=", 1) for word in words[1:]), host)
 
 
@@ -58,13 +58,13 @@ def _device(host: Host, number: int, port: int, vendor: str, kind: str, category
         if not bus.exists():
             bus.mkdir(parents=True)
             (host.folder / "class/pci_bus.made" / bus.name).symlink_to(bus)
-    said = {
+    attributes = {
         "vendor": vendor, "device": kind, "class": category, "subsystem_vendor": vendor, "subsystem_device": kind,
         "numa_node": "0", "max_link_speed": "32.0 GT/s PCIe", "max_link_width": "16",
         "current_link_speed": "32.0 GT/s PCIe", "current_link_width": "16", "local_cpus": "3",
     }  # fmt: skip
     for path in (place, place.parent, switch, switch.parent):
-        for name, text in said.items():
+        for name, text in attributes.items():
             (path / name).write_text(f"{text}\n")
         if not (path / "subsystem").is_symlink():
             (path / "subsystem").symlink_to("/sys/bus/pci")

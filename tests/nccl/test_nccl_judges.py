@@ -35,8 +35,11 @@ def _judged(kind: str, version: str, cases: int, folder: Path) -> None:
         pytest.skip("the HCAs of a machine are shown by a libibverbs of ours, which needs Debian's libibverbs-dev")
     with judge(version, verbs=kind in WITH_HCAS) as library:
         number, different = compared.differences(library, KINDS[kind], SEED, cases, folder)
-    told = "\n".join(f"{one.about}\n  ours {one.ours}\n  NCCL {one.theirs}" for one in different[:10])
-    assert not different, f"{len(different)} of {number} differ from NCCL {version}:\n{told}"
+    differences = "\n".join(
+        f"{difference.about}\n  ours {difference.ours}\n  NCCL {difference.theirs}"
+        for difference in different[:10]
+    )
+    assert not different, f"{len(different)} of {number} differ from NCCL {version}:\n{differences}"
 
 
 @pytest.mark.parametrize("version", [OLDEST, NEWEST])

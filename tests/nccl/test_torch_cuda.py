@@ -85,8 +85,8 @@ def _launch(library: ctypes.CDLL, name: bytes, *arguments: object) -> int:
     class Dim3(ctypes.Structure):
         _fields_ = [("x", ctypes.c_uint), ("y", ctypes.c_uint), ("z", ctypes.c_uint)]
 
-    one = Dim3(1, 1, 1)
-    code = library.cudaLaunchKernel(address, one, one, values, ctypes.c_size_t(0), None)
+    dim = Dim3(1, 1, 1)
+    code = library.cudaLaunchKernel(address, dim, dim, values, ctypes.c_size_t(0), None)
     library.cudaDeviceSynchronize()
     _launch.kept.append((address, kept))  # type: ignore[attr-defined]
     return int(code)
@@ -205,8 +205,8 @@ def test_an_injected_fault_is_named(run: Run, fault: str, code: str, culprit: st
     assert ran.code in ((0, 1) if code == "BEN003" else (1, 3))
     assert code in {verdict.code for verdict in ran.document.verdicts if verdict.state not in (State.OK,)}
     node = next((rank.node for rank in ran.document.run.ranks if rank.rank == 1), "")
-    told = [culprit.names[0].rpartition("/")[2] for culprit in ran.document.culprits]
-    assert told == [node if culprit == "its node" else culprit]
+    names = [culprit.names[0].rpartition("/")[2] for culprit in ran.document.culprits]
+    assert names == [node if culprit == "its node" else culprit]
 
 
 @pytest.mark.nightly
@@ -247,18 +247,18 @@ def _joined(cuda: Cuda, lab: Lab, *arguments: str, **env: str) -> Ran:
     for rank, host in enumerate(lab.hosts):
         place = ("--node-rank", str(rank), "--rdzv-endpoint", f"{lab.hosts[0].address}:{_PORT}")
         argv = [cuda.python, "-m", "ncclcheck", *arguments, "--nodes", str(len(lab.hosts)), *place]
-        told = cuda.environment(NCCLCHECK_SECRET="a secret of this test", **env)
+        variables = cuda.environment(NCCLCHECK_SECRET="a secret of this test", **env)
         if "FAKEVERBS_CARDS" in env:
-            told["LD_LIBRARY_PATH"] = f"{cuda.folder}:{build.libraries() / 'verbs'}"
-        running.append(host.start(argv, env=told))
+            variables["LD_LIBRARY_PATH"] = f"{cuda.folder}:{build.libraries() / 'verbs'}"
+        running.append(host.start(argv, env=variables))
     ended = [(*process.communicate(timeout=240), process.returncode) for process in running]
     return _ran(argv, ended[0][2], ended[0][0], "".join(err for _, err, _ in ended))
 
 
 def _kinds(ran: Ran) -> set[str]:
     """What NCCL says that carries the data."""
-    told = [transport.connections for transport in ran.document.measurements.transport]
-    return {link.kind for links in told if isinstance(links, list) for link in links}
+    connections = [transport.connections for transport in ran.document.measurements.transport]
+    return {link.kind for links in connections if isinstance(links, list) for link in links}
 
 
 @pytest.mark.nightly

@@ -65,10 +65,10 @@ def torch_folder() -> Path:
         )
     if not shutil.which("gcc"):
         pytest.skip("torch with CUDA without a GPU needs gcc")
-    told = subprocess.run([str(python), "-c", _LICENCE], capture_output=True, text=True, timeout=60, check=False)
-    if not any(word in told.stdout for word in FREE):
+    ran = subprocess.run([str(python), "-c", _LICENCE], capture_output=True, text=True, timeout=60, check=False)
+    if not any(word in ran.stdout for word in FREE):
         pytest.skip(
-            f"{folder}: its nvidia-nccl is {told.stdout.strip() or told.stderr.strip() or 'not there'}: not free"
+            f"{folder}: its nvidia-nccl is {ran.stdout.strip() or ran.stderr.strip() or 'not there'}: not free"
         )
     return folder
 

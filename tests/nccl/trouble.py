@@ -78,7 +78,7 @@ def subgroup() -> None:
     """Away from a group that has all but one."""
     world = dist.get_world_size()
     outside = (CULPRIT + 1) % world
-    group = dist.new_group([one for one in range(world) if one != outside])
+    group = dist.new_group([rank for rank in range(world) if rank != outside])
     if MINE:
         load_batch()
     if outside != RANK:

@@ -51,10 +51,10 @@ def folder() -> Path:
 
 def libnccl(version: str) -> Path:
     """The libnccl.so.2 of the wheel of this version. Raises NoWheel."""
-    found = tried(version)
-    if isinstance(found, NoWheel):
-        raise found
-    return found
+    outcome = tried(version)
+    if isinstance(outcome, NoWheel):
+        raise outcome
+    return outcome
 
 
 @cache
@@ -124,8 +124,8 @@ def _fetch(version: str, into: Path) -> None:
             raise NoWheel(f"pip did not bring {name} within {SECONDS:g} s") from None
         wheels = list(Path(temporary).glob("*.whl"))
         if done.returncode or not wheels:
-            said = done.stderr.strip().splitlines()
-            raise NoWheel(f"pip did not bring {name}: {said[-1] if said else 'no word'}")
+            lines = done.stderr.strip().splitlines()
+            raise NoWheel(f"pip did not bring {name}: {lines[-1] if lines else 'no word'}")
         _unpack(wheels[0], into)
 
 

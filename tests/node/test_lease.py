@@ -29,10 +29,10 @@ def test_a_lease_needs_no_further_thread_to_be_renewed(monkeypatch: pytest.Monke
 
 
 def test_an_agent_whose_reader_dies_ends() -> None:
-    said: list[str] = []
-    agent = SimpleNamespace(options=SimpleNamespace(node=0), leave=said.append, events=None)
+    reasons: list[str] = []
+    agent = SimpleNamespace(options=SimpleNamespace(node=0), leave=reasons.append, events=None)
     Agent._obey(agent, io.BytesIO(b""))  # type: ignore[arg-type]
-    assert said == ["the launcher is gone"]
+    assert reasons == ["the launcher is gone"]
 
     class Broken(io.BytesIO):
         def __next__(self) -> bytes:
@@ -40,4 +40,4 @@ def test_an_agent_whose_reader_dies_ends() -> None:
 
     with pytest.raises(RuntimeError):
         Agent._obey(agent, Broken())  # type: ignore[arg-type]
-    assert said[1:] == ["its thread that reads orders died"]
+    assert reasons[1:] == ["its thread that reads orders died"]

@@ -105,7 +105,7 @@ def test_the_variable_of_the_node_that_fails_is_the_cause(
     assert finding.remedies[0].commands == [f"unset {name}  # on h2"]
     assert [culprit.names for culprit in culprits(cluster)] == [["h2"]]
     assert "VER017" in culprits(cluster)[0].explains
-    assert not [one for one in _found(cluster, "VER013") if one.where.node == "h2"]
+    assert not [difference for difference in _found(cluster, "VER013") if difference.where.node == "h2"]
 
 
 def test_what_the_others_have_is_given_back() -> None:
@@ -268,9 +268,9 @@ def test_a_signal_has_its_usual_meaning(status: int, means: str) -> None:
 
 
 def test_what_ends_python_at_a_login_is_told_with_its_fix() -> None:
-    said = f"Python path configuration:\nFatal Python error: init_fs_encoding: x\n{_ENCODINGS}\n" \
+    output = f"Python path configuration:\nFatal Python error: init_fs_encoding: x\n{_ENCODINGS}\n" \
         "\nCurrent thread 0x0 (most recent call first):\n  <no Python frame>"  # fmt: skip
-    silent = Silence(node="h2", last_step="", since_s=1.0, detail=said, via="ssh", exit=1)
+    silent = Silence(node="h2", last_step="", since_s=1.0, detail=output, via="ssh", exit=1)
     run = Run(silent=[silent])
     (finding,) = _found(Cluster(command="env", nodes=[], run=run), "RUN001")
     assert "its own standard library" in finding.what
@@ -344,8 +344,8 @@ def test_files_beside_the_job_are_found_as_python_finds_them(
         (tmp_path / file).touch()
     monkeypatch.chdir(tmp_path / "beside")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}/on_path")
-    found = [(hiding.module, hiding.path.removeprefix(f"{tmp_path}/"), hiding.by) for hiding in modules.hiding()]
-    assert found == [
+    hidden = [(hiding.module, hiding.path.removeprefix(f"{tmp_path}/"), hiding.by) for hiding in modules.hiding()]
+    assert hidden == [
         ("numpy", "on_path/numpy.py", "PYTHONPATH"),
         ("types", "on_path/types.py", "PYTHONPATH"),
         *((name, f"beside/{path}", "the working directory") for name, path in [
@@ -363,8 +363,8 @@ def test_ncclcheck_is_not_misled_by_a_queue_py(ncclcheck: Command, tmp_path: Pat
     assert ran.code == 0
     assert "mine" not in ran.err
     (verdict,) = (verdict for verdict in ran.document.verdicts if verdict.code == "VER018")
-    told = " ".join(finding.what for finding in verdict.findings)
-    assert all(f"{tmp_path}/{file}" in told for file in ("queue.py", "old/logging.py", "old/queue.py"))
+    text = " ".join(finding.what for finding in verdict.findings)
+    assert all(f"{tmp_path}/{file}" in text for file in ("queue.py", "old/logging.py", "old/queue.py"))
 
 
 def test_a_log_that_ends_in_a_stack_tells_what_happened(tmp_path: Path) -> None:
@@ -396,5 +396,5 @@ def test_the_version_of_numpy_is_read_without_importing_it(
         (tmp_path / name).mkdir()
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(sys.modules, "numpy", raising=False)
-    found = stack.probe(Machine()).numpy
-    assert found == version if version else isinstance(found, Unread)
+    numpy = stack.probe(Machine()).numpy
+    assert numpy == version if version else isinstance(numpy, Unread)

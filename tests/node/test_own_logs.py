@@ -25,10 +25,10 @@ def test_the_cause_is_named_on_its_node(tmp_path: Path) -> None:
     logs = read_own("sim1", f"{folder}/torchrun.log", folder)
     assert {event.host for event in logs.events} == {"sim1"}
     cluster = Cluster(command="bench", measurements=Measurements(logs=logs))
-    found = {v.code: v for v in judge(cluster) if v.state.value == "fail"}
-    assert [*found] == ["LOG050"]
-    assert found["LOG050"].findings[0].where.node == "sim1"
-    assert found["LOG050"].findings[0].evidence[0].source == "sim1/nccl.771.log:1"
+    failed = {v.code: v for v in judge(cluster) if v.state.value == "fail"}
+    assert [*failed] == ["LOG050"]
+    assert failed["LOG050"].findings[0].where.node == "sim1"
+    assert failed["LOG050"].findings[0].evidence[0].source == "sim1/nccl.771.log:1"
 
 
 def test_logs_of_several_nodes_are_joined(tmp_path: Path) -> None:

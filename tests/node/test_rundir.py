@@ -42,10 +42,10 @@ def test_a_folder_of_a_killed_run_is_removed_and_one_that_is_held_stays(place: P
     old = _abandoned(place)
     (old / "job/deep").mkdir(parents=True)
     (old / "job/deep/file").touch()
-    held = rundir.create()
+    folder = rundir.create()
     rundir.sweep()
-    assert os.listdir(place) == [os.path.basename(held)]
-    rundir.remove(held)
+    assert os.listdir(place) == [os.path.basename(folder)]
+    rundir.remove(folder)
     assert os.listdir(place) == []
 
 

@@ -37,10 +37,10 @@ def victim(tmp_path: Path) -> Path:
 
 def _refused(path: Path) -> str:
     """It is refused before anything is measured, and again when it is written; what is said."""
-    with pytest.raises(UsageError) as told:
+    with pytest.raises(UsageError) as refusal:
         outputs.check_file("--json", str(path))
     assert not outputs.write_file(str(path), b"{}")
-    return str(told.value)
+    return str(refusal.value)
 
 
 def _link(victim: Path, folder: Path) -> Path:

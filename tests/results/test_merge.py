@@ -142,8 +142,8 @@ def _without_a_job(saved: Saved) -> Saved:
     return _with(saved, Measurements())
 
 
-def _with(saved: Saved, found: Measurements) -> Saved:
-    return replace(saved, cluster=replace(saved.cluster, measurements=found))
+def _with(saved: Saved, measurements: Measurements) -> Saved:
+    return replace(saved, cluster=replace(saved.cluster, measurements=measurements))
 
 
 @pytest.mark.parametrize(
@@ -198,13 +198,13 @@ def test_what_was_missing_stays_missing_and_the_time_is_the_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "words"),
     [
         ([], "no files were given"),
         (["--compare", "a.json"], "1 file was given"),
         (["--compare", "a.json", "b.json", "--html", "x.html"], "--html: not with --compare"),
     ],
 )
-def test_wrong_usage_says_what_to_type(ncclcheck: Command, arguments: list[str], told: str) -> None:
+def test_wrong_usage_says_what_to_type(ncclcheck: Command, arguments: list[str], words: str) -> None:
     ran = ncclcheck("report", *arguments)
-    assert (ran.code, told in ran.err) == (2, True), ran.err
+    assert (ran.code, words in ran.err) == (2, True), ran.err

@@ -40,11 +40,11 @@ def test_a_pipe_that_brings_nothing_is_refused(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(files, "_SILENCE_S", 0.2)
     os.mkfifo(pipe := tmp_path / "pipe.json")
-    held = os.open(pipe, os.O_RDWR) if writer else None
+    writer_end = os.open(pipe, os.O_RDWR) if writer else None
     with pytest.raises(refused, match=r"a pipe that brought nothing for 0 s"):
         read(str(pipe))
-    if held is not None:
-        os.close(held)
+    if writer_end is not None:
+        os.close(writer_end)
 
 
 @pytest.mark.parametrize(
@@ -77,9 +77,9 @@ def test_a_huge_file_is_refused_before_it_is_read(tmp_path: Path) -> None:
 
 def test_pipes_among_dumps_and_sources_are_passed_over(tmp_path: Path) -> None:
     os.mkfifo(dump := tmp_path / "nccl_trace_rank_0")
-    held = os.open(dump, os.O_RDWR)
+    writer = os.open(dump, os.O_RDWR)
     assert flight.read([str(dump)]).refused[0].why == "it cannot be read: it is not a regular file"
-    os.close(held)
+    os.close(writer)
     os.mkfifo(tmp_path / "a.py")
     (tmp_path / "b.py").write_text("sampler.set_epoch(epoch)")
     assert set_epoch_callers(str(tmp_path), "mine:data") == (["b.py"], [])

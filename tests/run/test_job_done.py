@@ -29,8 +29,8 @@ def _gathered(world: int, done: Collection[int], others: Collection[int] = (), *
     gathered = Gathered([_Link()])
     gathered.begin_job([0, 1], world=world)
     for rank in (*done, *others):
-        told = RankState(rank=rank, node="ab"[rank // 2], phase="done" if rank in done else "world", **state)  # type: ignore[arg-type]
-        gathered.take(AgentRecord(rank // 2, wire.RankReport(state=told)))
+        report = RankState(rank=rank, node="ab"[rank // 2], phase="done" if rank in done else "world", **state)  # type: ignore[arg-type]
+        gathered.take(AgentRecord(rank // 2, wire.RankReport(state=report)))
     return gathered
 
 

@@ -37,25 +37,25 @@ def test_it_sees_a_process_that_is_stopped_and_lets_it_go_on(sleeper: subprocess
 def test_it_sees_a_process_that_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
     sleeper.kill()
     sleeper.wait()
-    found = look.take(look.words(sleeper.pid), _ENV, sleeper.pid, 10)
-    assert (found.came, found.state) == ("ran", "gone")  # whether the kernel's log may be read is the host's
+    looked = look.take(look.words(sleeper.pid), _ENV, sleeper.pid, 10)
+    assert (looked.came, looked.state) == ("ran", "gone")  # whether the kernel's log may be read is the host's
 
 
 def test_without_a_process_it_says_that_a_command_runs() -> None:
-    found = look.take(look.words(None), _ENV, None, 10)
-    assert (found.came, found.state) == ("ran", "")
+    looked = look.take(look.words(None), _ENV, None, 10)
+    assert (looked.came, looked.state) == ("ran", "")
 
 
 @pytest.mark.parametrize(
-    ("said", "came"),
+    ("words", "came"),
     [
         ('Authenticated to h3 ([10.0.0.3]:22) using "publickey".', "in"),  # OpenSSH 8.8 and later
         ("Authenticated to h3 ([10.0.0.3]:22).", "in"),
         ("ssh: connect to host h3 port 22: Connection timed out", "no"),
     ],
 )
-def test_how_far_ssh_came(said: str, came: str) -> None:
-    swallows = ["/bin/sh", "-c", 'echo "$1" >&2; exec sleep 60', "sh", said]
+def test_how_far_ssh_came(words: str, came: str) -> None:
+    swallows = ["/bin/sh", "-c", 'echo "$1" >&2; exec sleep 60', "sh", words]
     assert look.take(swallows, _ENV, 7, 0.5) == Look(came=came)  # type: ignore[arg-type]
 
 
@@ -102,22 +102,22 @@ def test_what_holds_up_the_start_of_an_agent_is_seen(tmp_path: Path) -> None:
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        found = look.take(look.words(child.pid, begun=False), _ENV, child.pid, 10)
+        looked = look.take(look.words(child.pid, begun=False), _ENV, child.pid, 10)
         subprocess.run(look.end(child.pid), timeout=10, check=False)  # no process of ours: it is left alone
         assert child.poll() is None
         os.killpg(child.pid, signal.SIGKILL)
-    assert found.custom == [f"{tmp_path}/sitecustomize.py"]
-    assert found.children == ["sleep 60"]
-    assert str(path) in found.files
-    assert (found.hangs, found.tight) == ("", [])
+    assert looked.custom == [f"{tmp_path}/sitecustomize.py"]
+    assert looked.children == ["sleep 60"]
+    assert str(path) in looked.files
+    assert (looked.hangs, looked.tight) == ("", [])
 
 
 def test_a_folder_that_does_not_answer_and_a_tight_limit_are_read() -> None:
     lines = "ncclcheck-stat 7 (python) D 1\nncclcheck-limit Max stack size  65536  unlimited  bytes\n"
     lines += "ncclcheck-mount nfs4 /nfs\nncclcheck-hangs PYTHONPATH /nfs/lib"
-    found = look.take(["/bin/echo", lines], _ENV, 7, 10)
-    assert (found.hangs, found.mounts) == ("PYTHONPATH /nfs/lib", ["nfs4 /nfs"])
-    assert found.tight == ["stack size 65536"]
+    looked = look.take(["/bin/echo", lines], _ENV, 7, 10)
+    assert (looked.hangs, looked.mounts) == ("PYTHONPATH /nfs/lib", ["nfs4 /nfs"])
+    assert looked.tight == ["stack size 65536"]
 
 
 def test_records_that_come_on_stderr_are_told_as_that_and_not_kept() -> None:

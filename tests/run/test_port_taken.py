@@ -100,6 +100,6 @@ def test_a_connection_that_holds_a_port_is_told() -> None:
         client.bind(("127.0.0.1", 0))
         client.connect(server.getsockname())
         port = client.getsockname()[1]
-        told = endpoint.taken("127.0.0.1", port)
-        assert told is not None
-        assert f"held by a connection to 127.0.0.1:{server.getsockname()[1]} (ESTABLISHED) of" in told
+        holder = endpoint.taken("127.0.0.1", port)
+        assert holder is not None
+        assert f"held by a connection to 127.0.0.1:{server.getsockname()[1]} (ESTABLISHED) of" in holder

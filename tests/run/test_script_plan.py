@@ -57,10 +57,10 @@ def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_script_says_what_is_examined_and_how(tmp_path: Path) -> None:
-    options, said = _filled(SCRIPT, tmp_path)
+    options, lines = _filled(SCRIPT, tmp_path)
     assert (options.data, options.workers, options.backend) == ("train.py:make_dataset", 3, "gloo")
     assert (options.factory_limit, options.settings) == (120.0, {"NCCL_IB_TIMEOUT": "23"})
-    assert len(said) == 5
+    assert len(lines) == 5
     data = preflight_plan.data(options)
     assert (data.factory, data.workers, data.factory_limit) == ("train.py:make_dataset", 3, 120.0)
     assert preflight_plan.smoke(options).backend == "gloo"

@@ -17,7 +17,7 @@ _IN_STEP = {"last_step": _STEP, "since_s": 4.0, "step_s": 25.0, "waited_s": 40.0
 _NEVER = {"last_step": "", "since_s": 26.0, "waited_s": 26.0}
 
 
-def told(*silent: Silence, **job: Any) -> list[Finding]:
+def findings_of(*silent: Silence, **job: Any) -> list[Finding]:
     names = [silence.node for silence in silent]
     cluster = Cluster(command="bench", job=Job(nodes_asked=3, missing=names, **job), run=Run(silent=list(silent)))
     verdict = judge(cluster, [rule for rule in all_rules() if rule.code == "RUN001"])[0]
@@ -25,8 +25,8 @@ def told(*silent: Silence, **job: Any) -> list[Finding]:
     return verdict.findings
 
 
-def one(**silence: Any) -> Finding:
-    (finding,) = told(Silence(**{"node": "h3", **silence}))
+def finding_of(**silence: Any) -> Finding:
+    (finding,) = findings_of(Silence(**{"node": "h3", **silence}))
     return finding
 
 
@@ -129,7 +129,7 @@ def _fixes(finding: Finding) -> str:
     ],
 )
 def test_signs(silence: dict[str, Any], what: str, fix: str) -> None:
-    finding = one(**silence)
+    finding = finding_of(**silence)
     assert what in finding.what
     assert fix in _fixes(finding)
     assert ("kernel log" in _fixes(finding)) is (fix == "kernel log")
@@ -143,7 +143,7 @@ def test_a_node_that_was_never_started_is_to_be_started() -> None:
         arrivals=[Arrival(outcome="joined", node_rank=1, name="h2", address="10.0.0.2", nodes=3)],
     )
     silence = Silence(node="node rank 2", last_step="", since_s=2.0, detail="it did not join within 10 s")
-    (finding,) = told(silence, launcher="join", meeting=meeting)
+    (finding,) = findings_of(silence, launcher="join", meeting=meeting)
     assert "did not join within 10 s" in finding.what
     line = "ncclcheck bench --nodes 3 --node-rank 2 --rdzv-endpoint 10.0.0.1:29500"
     assert finding.remedies[0].commands == [line]
@@ -153,8 +153,8 @@ def test_a_prolog_that_fails_comes_before_the_job_that_ends_of_it() -> None:
     ended = "srun: Check SLURM_JOB_ID environment variable. Expired or invalid job 2"
     failed = "srun: error: Task launch for StepId=2.0 failed on node h3: Job prolog failed"
     nodes = {"h1": ended, "h2": ended, "h3": failed}
-    first, second = told(
-        *(Silence(node=name, last_step="", since_s=1.0, detail=said) for name, said in nodes.items())
+    first, second = findings_of(
+        *(Silence(node=name, last_step="", since_s=1.0, detail=detail) for name, detail in nodes.items())
     )
     assert (first.where.node, "prolog failed there" in first.what) == ("h3", True)
     assert second.what == "nothing was started on h[1-2]: Slurm ended the job, for its prolog failed on h3"
@@ -162,8 +162,10 @@ def test_a_prolog_that_fails_comes_before_the_job_that_ends_of_it() -> None:
 
 
 def test_what_befell_all_of_a_step_is_said_once() -> None:
-    said = "slurmstepd: error: *** STEP 1.0 ON e0 CANCELLED AT 2026-11-22T10:00:00 ***"
-    (finding,) = told(*(Silence(node=f"e{n}", last_step=_STEP, since_s=3.0, detail=said) for n in range(4)))
+    detail = "slurmstepd: error: *** STEP 1.0 ON e0 CANCELLED AT 2026-11-22T10:00:00 ***"
+    (finding,) = findings_of(
+        *(Silence(node=f"e{n}", last_step=_STEP, since_s=3.0, detail=detail) for n in range(4))
+    )
     assert finding.what.endswith("(e[0-3])")
 
 
@@ -177,19 +179,19 @@ def test_what_befell_all_of_a_step_is_said_once() -> None:
     ],
 )
 def test_times_say_what_they_count(silence: dict[str, Any], what: str) -> None:
-    finding = one(**silence)
+    finding = finding_of(**silence)
     assert finding.what == what
     assert "kernel log" not in _fixes(finding)
 
 
 def test_a_probe_that_was_the_last_word_points_at_a_driver() -> None:
-    finding = one(last_step="probes nccl gpu storage", since_s=20.0, step_s=20.0, waited_s=21.0)
+    finding = finding_of(last_step="probes nccl gpu storage", since_s=20.0, step_s=20.0, waited_s=21.0)
     assert "kernel log" in _fixes(finding)
 
 
 def test_everything_that_was_seen_is_evidence() -> None:
     look = Look(came="no", said="down*, reason: Not responding")
-    finding = one(
+    finding = finding_of(
         last_step="",
         since_s=9.0,
         via="srun",
@@ -208,7 +210,7 @@ def test_everything_that_was_seen_is_evidence() -> None:
 
 
 def test_names_cannot_become_commands() -> None:
-    finding = one(node="$(id)", last_step="", since_s=9.0, via="ssh", look=Look(came="in"))
+    finding = finding_of(node="$(id)", last_step="", since_s=9.0, via="ssh", look=Look(came="in"))
     assert "ssh -o BatchMode=yes '$(id)' true" in _fixes(finding)
 
 
@@ -279,19 +281,19 @@ _SHELL = StartStep(step="shell", at_s=1.0)
 def test_the_start_of_an_agent_is_told_step_by_step(
     start: list[StartStep], look: Look | None, what: str, fix: str
 ) -> None:
-    finding = one(**_NEVER, via="ssh", start=start, look=look)
+    finding = finding_of(**_NEVER, via="ssh", start=start, look=look)
     assert what in finding.what
     assert fix in _fixes(finding)
     assert "shell after 1 s" in str(finding.evidence)
 
 
 def test_limits_of_a_login_explain_an_end_without_a_word() -> None:
-    finding = one(**_NEVER, via="ssh", exit=255, look=Look(came="ran", tight=["stack size 65536"]))
+    finding = finding_of(**_NEVER, via="ssh", exit=255, look=Look(came="ran", tight=["stack size 65536"]))
     assert "limits of a login there: stack size 65536" in finding.what
     assert "ulimit" in _fixes(finding)
 
 
 def test_an_agent_whose_output_comes_as_errors_is_told_as_that() -> None:
     words = "ncclcheck: its agent's words come on its error output"
-    finding = one(**_NEVER, via="ssh", look=Look(came="in"), detail=words)
+    finding = finding_of(**_NEVER, via="ssh", look=Look(came="in"), detail=words)
     assert "turns output into errors (exec 1>&2" in finding.what

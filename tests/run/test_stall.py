@@ -46,17 +46,17 @@ def test_a_line_every_half_minute(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().err == ""
     case.hear(4, since=30.0, rank=2)  # the agent looked again, and nothing had moved
     case.wait(32)
-    told = capsys.readouterr().err.splitlines()
-    assert [line.partition(":")[0] for line in told] == ["no progress for 30 s", "no progress for 60 s"]
-    assert "(3 ranks are not done)" in told[0]
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["no progress for 30 s", "no progress for 60 s"]
+    assert "(3 ranks are not done)" in lines[0]
 
 
 def test_a_terminal_shows_it_sooner_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     case = Case(tty=True)
     case.wait(21)
-    told = capsys.readouterr().err
-    assert told.count("no rank has started yet") == 2
-    assert "\n" not in told
+    output = capsys.readouterr().err
+    assert output.count("no rank has started yet") == 2
+    assert "\n" not in output
 
 
 def test_the_rank_that_did_not_come_is_the_one_that_is_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -89,9 +89,9 @@ def test_what_is_done_is_waited_for_no_more(capsys: pytest.CaptureFixture[str]) 
         case.hear(5, rank=rank)
     case.gathered.ranks[0] = replace(case.gathered.ranks[0], phase="done")
     case.wait(30)
-    told = capsys.readouterr().err
-    assert "rank 1 on a" in told
-    assert "not done" not in told
+    output = capsys.readouterr().err
+    assert "rank 1 on a" in output
+    assert "not done" not in output
 
 
 @pytest.mark.nightly

@@ -337,7 +337,7 @@ PAUSES = random.SystemRandom()  # which no seed sets: on a quiet machine threads
 class ThreadsShareSelf(Plain):
     current = 0
 
-    def one(self, index: int) -> torch.Tensor:
+    def slow_row(self, index: int) -> torch.Tensor:
         time.sleep(PAUSES.random() / 1000)
         self.current = index
         time.sleep(PAUSES.random() / 1000)
@@ -345,7 +345,7 @@ class ThreadsShareSelf(Plain):
 
     def __getitem__(self, index: int) -> Any:
         with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            return torch.stack(list(pool.map(self.one, [(index + k) % N for k in range(4)])))
+            return torch.stack(list(pool.map(self.slow_row, [(index + k) % N for k in range(4)])))
 
 
 class WaitsForThread(Plain):

@@ -22,9 +22,9 @@ HISTORY: list[Tensor] = []
 def _optimizer(model: nn.Module, state: State, lr: float = 0.1) -> torch.optim.Optimizer:
     if "optimizer" not in state:
         state["optimizer"] = torch.optim.SGD(model.parameters(), lr=lr)
-    found = state["optimizer"]
-    assert isinstance(found, torch.optim.Optimizer)
-    return found
+    optimizer = state["optimizer"]
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    return optimizer
 
 
 def _train(model: nn.Module, state: State, loss: Tensor, lr: float = 0.1) -> None:
@@ -505,11 +505,11 @@ class Shadow:
     """An average as many write it. copies: or the model's own tensors, which state_dict() gives."""
 
     def __init__(self, model: nn.Module, *, copies: bool) -> None:
-        self.shadow = {name: one.clone() if copies else one for name, one in model.state_dict().items()}
+        self.shadow = {name: value.clone() if copies else value for name, value in model.state_dict().items()}
 
     def update(self, model: nn.Module) -> None:
-        for name, one in model.state_dict().items():
-            self.shadow[name].copy_(0.9 * self.shadow[name] + 0.1 * one)
+        for name, value in model.state_dict().items():
+            self.shadow[name].copy_(0.9 * self.shadow[name] + 0.1 * value)
 
 
 def shadowed(model: nn.Module, batch: Batch, state: State, *, copies: bool = True) -> None:
@@ -620,8 +620,8 @@ def two_heads(model: nn.Module, batch: Batch, state: State) -> None:
     state["of_centers"].step()
 
 
-def _piece(one: Any) -> Tensor:
-    piece: Tensor = one.to_local() if hasattr(one, "to_local") else one
+def _piece(tensor: Any) -> Tensor:
+    piece: Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
     return piece
 
 

@@ -246,8 +246,8 @@ class Served(Dataset[Any]):
 
     def __getitem__(self, index: int) -> int:
         self.ours.send(struct.pack("q", index))
-        found: int = struct.unpack("q", self.ours.recv(8))[0]
-        return found
+        number: int = struct.unpack("q", self.ours.recv(8))[0]
+        return number
 
 
 class Tokens(Dataset[Any]):

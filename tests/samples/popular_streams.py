@@ -394,7 +394,7 @@ class Series(Dataset[Any]):
 
     @staticmethod
     def collate(batch: list[Any]) -> Any:
-        x = {"x_cont": torch.stack([one["x_cont"] for one, _ in batch])}
+        x = {"x_cont": torch.stack([features["x_cont"] for features, _ in batch])}
         return x, (torch.stack([target for _, (target, _) in batch]), None)
 
 

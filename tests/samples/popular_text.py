@@ -133,8 +133,12 @@ class Arrow(Dataset[Any]):
 
 def with_padding(batch: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     """huggingface/transformers, DataCollatorWithPadding."""
-    ids = pad_sequence([torch.tensor(one["input_ids"]) for one in batch], batch_first=True)
-    return {"input_ids": ids, "attention_mask": ids > 0, "labels": torch.tensor([one["label"] for one in batch])}
+    ids = pad_sequence([torch.tensor(sample["input_ids"]) for sample in batch], batch_first=True)
+    return {
+        "input_ids": ids,
+        "attention_mask": ids > 0,
+        "labels": torch.tensor([sample["label"] for sample in batch]),
+    }
 
 
 class ByLength(Sampler[int]):
@@ -164,9 +168,9 @@ class Masking:
     """Drawn anew for each batch. transformers, DataCollatorForLanguageModeling."""
 
     def __call__(self, batch: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        found = with_padding(batch)
-        masked = torch.bernoulli(torch.full(found["input_ids"].shape, 0.15)).bool()
-        return {"input_ids": found["input_ids"].masked_fill(masked, 103), "labels": found["input_ids"]}
+        padded = with_padding(batch)
+        masked = torch.bernoulli(torch.full(padded["input_ids"].shape, 0.15)).bool()
+        return {"input_ids": padded["input_ids"].masked_fill(masked, 103), "labels": padded["input_ids"]}
 
 
 def masked() -> DataLoader[Any]:
@@ -227,8 +231,8 @@ class ByDuration(Sampler[list[int]]):
     def _make(self) -> None:
         order = np.random.RandomState(42 + self.epoch).permutation(N).tolist()
         batches: list[list[int]] = [[]]
-        for index in sorted(order, key=lambda one: one % 9):
-            if sum(10 + one % 9 for one in batches[-1]) > 80:
+        for index in sorted(order, key=lambda number: number % 9):
+            if sum(10 + number % 9 for number in batches[-1]) > 80:
                 batches.append([])
             batches[-1].append(index)
         random.Random(42 + self.epoch).shuffle(batches)

@@ -101,7 +101,7 @@ class Serialized:
 
     def __init__(self, records: list[Any]) -> None:
         data = [np.frombuffer(pickle.dumps(record, protocol=-1), dtype=np.uint8) for record in records]
-        self.addresses = np.cumsum([len(one) for one in data])
+        self.addresses = np.cumsum([len(record) for record in data])
         self.data = np.concatenate(data)
 
     def __len__(self) -> int:
@@ -213,7 +213,7 @@ class Mosaicked(Dataset[Any]):
     def __getitem__(self, index: Any) -> Any:
         mosaic, index = index if isinstance(index, tuple) else (False, index)
         others = [index, *(random.randint(0, N - 1) for _ in range(3))] if mosaic else [index] * 4
-        return torch.from_numpy(np.concatenate([self.images[one] for one in others], 1)), torch.tensor([index])
+        return torch.from_numpy(np.concatenate([self.images[other] for other in others], 1)), torch.tensor([index])
 
 
 class MosaicBatches(BatchSampler):
@@ -254,7 +254,10 @@ def mmdet() -> DataLoader[Any]:
         torch.manual_seed(seed)
 
     def pseudo_collate(batch: list[Any]) -> Any:
-        return {"inputs": [one["image"] for one in batch], "data_samples": [one["instances"] for one in batch]}
+        return {
+            "inputs": [sample["image"] for sample in batch],
+            "data_samples": [sample["instances"] for sample in batch],
+        }
 
     return DataLoader(
         Mapped(), batch_size=4, sampler=Default(), num_workers=2, collate_fn=pseudo_collate, worker_init_fn=init,
@@ -287,7 +290,7 @@ def two_streams() -> DataLoader[Any]:
             labelled = np.random.permutation(16).tolist()
             rest = np.random.permutation(range(16, N)).tolist()
             for place in range(0, len(rest), 6):
-                yield [*rest[place : place + 6], *(labelled[(place + one) % 16] for one in range(2))]
+                yield [*rest[place : place + 6], *(labelled[(place + step) % 16] for step in range(2))]
 
         def __len__(self) -> int:
             return math.ceil((N - 16) / 6)

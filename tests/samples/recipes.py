@@ -330,7 +330,7 @@ class Clip(nn.Module):
 
 def contrastive(model: nn.Module, batch: Batch) -> Tensor:
     image, text, scale = model(batch[0])
-    images, texts = (torch.cat(all_gather(one)) for one in (image, text))  # type: ignore[no-untyped-call]
+    images, texts = (torch.cat(all_gather(part)) for part in (image, text))  # type: ignore[no-untyped-call]
     logits = scale * images @ texts.T
     wanted = torch.arange(len(logits))
     return (F.cross_entropy(logits, wanted) + F.cross_entropy(logits.T, wanted)) / 2
@@ -434,9 +434,9 @@ def summed(model: nn.Module, batch: Batch) -> Tensor:
 
 
 def inner(model: nn.Module) -> nn.Module:
-    found = getattr(model, "module", model)
-    assert isinstance(found, nn.Module)
-    return found
+    module = getattr(model, "module", model)
+    assert isinstance(module, nn.Module)
+    return module
 
 
 def set_up(model: nn.Module, state: State) -> None:
@@ -751,28 +751,28 @@ def _plain(model: nn.Module, batch: Batch, state: State, change: Any = lambda lo
 
 def save(model: nn.Module, state: State, path: str, *without: str) -> None:
     if dist.get_rank() == 0:
-        held = {"model": inner(model).state_dict()}
-        for name, one in state.items():
+        saved = {"model": inner(model).state_dict()}
+        for name, value in state.items():
             if name not in without:
-                held[name] = one.state_dict() if hasattr(one, "state_dict") else one
-        torch.save(held, path)
+                saved[name] = value.state_dict() if hasattr(value, "state_dict") else value
+        torch.save(saved, path)
 
 
 def save_on_all(model: nn.Module, state: State, path: str) -> None:
     """Every rank writes the same file."""
-    held = {name: one.state_dict() if hasattr(one, "state_dict") else one for name, one in state.items()}
-    torch.save({"model": inner(model).state_dict(), **held}, path)
+    others = {name: value.state_dict() if hasattr(value, "state_dict") else value for name, value in state.items()}
+    torch.save({"model": inner(model).state_dict(), **others}, path)
     dist.barrier()
 
 
 def load(model: nn.Module, state: State, path: str) -> None:
-    held = torch.load(path, weights_only=True)
-    inner(model).load_state_dict(held.pop("model"))
-    for name, one in held.items():
+    saved = torch.load(path, weights_only=True)
+    inner(model).load_state_dict(saved.pop("model"))
+    for name, value in saved.items():
         if hasattr(state[name], "load_state_dict"):
-            state[name].load_state_dict(one)
+            state[name].load_state_dict(value)
         else:
-            state[name] = one
+            state[name] = value
 
 
 def save_no_scheduler(model: nn.Module, state: State, path: str) -> None:
@@ -793,12 +793,12 @@ def save_no_step(model: nn.Module, state: State, path: str) -> None:
 
 def load_on_main(model: nn.Module, state: State, path: str) -> None:
     """The optimizer of rank 0 alone goes on."""
-    held = torch.load(path, weights_only=True)
-    inner(model).load_state_dict(held["model"])
+    saved = torch.load(path, weights_only=True)
+    inner(model).load_state_dict(saved["model"])
     if dist.get_rank() == 0:
-        for name, one in state.items():
-            if hasattr(one, "load_state_dict"):
-                one.load_state_dict(held[name])
+        for name, value in state.items():
+            if hasattr(value, "load_state_dict"):
+                value.load_state_dict(saved[name])
 
 
 class Averages:
@@ -836,21 +836,21 @@ def by_trainer(model: nn.Module, batch: Batch, state: State) -> None:
 
 def save_trainer(model: nn.Module, state: State, path: str, *without: str) -> None:
     trainer = state["trainer"]
-    held = {name: getattr(trainer, name).state_dict() for name in ("optimizer", "scheduler")}
-    held |= {"model": inner(model).state_dict(), "averages": trainer.averages.shadow}
+    saved = {name: getattr(trainer, name).state_dict() for name in ("optimizer", "scheduler")}
+    saved |= {"model": inner(model).state_dict(), "averages": trainer.averages.shadow}
     if dist.get_rank() == 0:
-        torch.save({name: value for name, value in held.items() if name not in without}, path)
+        torch.save({name: value for name, value in saved.items() if name not in without}, path)
     dist.barrier()
 
 
 def load_trainer(model: nn.Module, state: State, path: str) -> None:
-    held = torch.load(path, weights_only=True)
-    inner(model).load_state_dict(held["model"])
+    saved = torch.load(path, weights_only=True)
+    inner(model).load_state_dict(saved["model"])
     trainer = state["trainer"] = Trainer(model)
     for name in ("optimizer", "scheduler"):
-        if name in held:
-            getattr(trainer, name).load_state_dict(held[name])
-    trainer.averages.shadow.update(held.get("averages", {}))
+        if name in saved:
+            getattr(trainer, name).load_state_dict(saved[name])
+    trainer.averages.shadow.update(saved.get("averages", {}))
 
 
 def save_no_averages(model: nn.Module, state: State, path: str) -> None:
@@ -863,10 +863,10 @@ def save_no_rates(model: nn.Module, state: State, path: str) -> None:
 
 def load_assigned(model: nn.Module, state: State, path: str) -> None:
     """Puts the tensors of the file in the place of the parameters."""
-    held = torch.load(path, weights_only=True)
-    inner(model).load_state_dict(held.pop("model"), assign=True)
-    for name, one in held.items():
-        state[name].load_state_dict(one)
+    saved = torch.load(path, weights_only=True)
+    inner(model).load_state_dict(saved.pop("model"), assign=True)
+    for name, value in saved.items():
+        state[name].load_state_dict(value)
 
 
 def plain(model: nn.Module, batch: Batch, state: State) -> None:
@@ -880,9 +880,9 @@ def plain(model: nn.Module, batch: Batch, state: State) -> None:
 
 def load_untied(model: nn.Module, state: State, path: str) -> None:
     """The weight that embeds and decodes is two after loading."""
-    held = torch.load(path, weights_only=True)
-    inner(model).load_state_dict(held["model"])
+    saved = torch.load(path, weights_only=True)
+    inner(model).load_state_dict(saved["model"])
     whole = inner(model)
     assert isinstance(whole, GPT)
-    whole.lm_head.weight = nn.Parameter(held["model"]["lm_head.weight"].clone())
-    state["optimizer"].load_state_dict(held["optimizer"])
+    whole.lm_head.weight = nn.Parameter(saved["model"]["lm_head.weight"].clone())
+    state["optimizer"].load_state_dict(saved["optimizer"])

@@ -136,12 +136,12 @@ class Shuffled(IterableDataset[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
-        held: list[Any] = []
+        buffer: list[Any] = []
         for row in ROWS[info.id :: info.num_workers] if info else ROWS:
-            held.append(row)
-            if len(held) > 8:
-                yield held.pop(self.rng.randrange(len(held)))
-        yield from held
+            buffer.append(row)
+            if len(buffer) > 8:
+                yield buffer.pop(self.rng.randrange(len(buffer)))
+        yield from buffer
 
 
 class Endless(IterableDataset[Any]):

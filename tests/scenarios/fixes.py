@@ -154,7 +154,7 @@ def _attempt(
         made.what = "nothing was found"
         return made
     made.code, made.what = tolds[0].code, shown(tolds[0].finding)
-    made.texts, steps = told(tolds, who, [host.name for host in scene.lab.hosts])
+    made.texts, steps = advice(tolds, who, [host.name for host in scene.lab.hosts])
     made.not_pasteable = [step.line for step in steps if PLACEHOLDER.search(step.line.partition("#")[0])]
     made.kind = "commands" if any(step.changes for step in steps) else "look" if steps else made.kind
     if made.kind != "commands":
@@ -184,17 +184,17 @@ def first_found(documents: Mapping[str, Document]) -> list[Told]:
 
     Of a node that did not join its own report tells more than that of node rank 0, which knows its own address.
     """
-    by_host = {host: one for host, document in documents.items() if (one := _first(document))}
+    by_host = {host: story for host, document in documents.items() if (story := _first(document))}
     if not by_host:
         return []
-    worst = min(one[1].rank for one in by_host.values())
-    alike = {host: one for host, one in by_host.items() if one[1].rank == worst}
+    worst = min(story[1].rank for story in by_host.values())
+    alike = {host: story for host, story in by_host.items() if story[1].rank == worst}
     order = sorted(alike, key=lambda host: alike[host][0] == "RUN001")
-    told = [
+    hosts = [
         order[0],
         *(host for host in order[1:] if {alike[host][0], alike[order[0]][0]} == {"RUN001", "RUN010"}),
     ]
-    return [Told(alike[host][0], host, finding) for host in told for finding in alike[host][2]]
+    return [Told(alike[host][0], host, finding) for host in hosts for finding in alike[host][2]]
 
 
 def _first(document: Document) -> tuple[str, State, list[Finding]] | None:
@@ -205,19 +205,19 @@ def _first(document: Document) -> tuple[str, State, list[Finding]] | None:
     return None
 
 
-def told(found: Sequence[Told], who: Who, hosts: Sequence[str]) -> tuple[list[str], list[Step]]:
+def advice(tolds: Sequence[Told], who: Who, hosts: Sequence[str]) -> tuple[list[str], list[Step]]:
     """What a person is told to do: the texts, and the commands with the hosts where they are typed."""
     texts: list[str] = []
     steps: dict[Step, None] = {}
-    for one in found:
-        for remedy in (remedy for remedy in one.finding.remedies if remedy.who == who):
+    for report in tolds:
+        for remedy in (remedy for remedy in report.finding.remedies if remedy.who == who):
             texts.append(remedy.text)
             for line in remedy.commands:
-                steps[Step(line, _where(line, one, who, hosts))] = None
+                steps[Step(line, _where(line, report, who, hosts))] = None
     return list(dict.fromkeys(texts)), list(steps)
 
 
-def _where(line: str, one: Told, who: Who, hosts: Sequence[str]) -> tuple[str, ...]:
+def _where(line: str, report: Told, who: Who, hosts: Sequence[str]) -> tuple[str, ...]:
     """On which hosts: those that the comment or the text names, else the place of the finding."""
     comment = line.partition(" # ")[2]
     if "every node" in comment or "both" in comment:
@@ -225,16 +225,16 @@ def _where(line: str, one: Told, who: Who, hosts: Sequence[str]) -> tuple[str, .
     if named := _names(comment, hosts):
         return named
     if comment.strip() == "here":
-        return (one.by,)
+        return (report.by,)
     if "node 0" in comment or "node rank 0" in comment:
         return (hosts[0],)
-    node = one.finding.where.node
+    node = report.finding.where.node
     if node and (rank := re.fullmatch(r"node rank (\d)", node)):
         node = hosts[int(rank[1])]
     place = node if node in hosts else None
     if who == "you" and _FOR_THE_SHELL.match(line) and ("ulimit" not in line or not place):
         return tuple(hosts)  # the job's environment
-    return (place or one.by,)
+    return (place or report.by,)
 
 
 def _names(text: str, hosts: Sequence[str]) -> tuple[str, ...]:

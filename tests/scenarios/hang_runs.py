@@ -80,8 +80,8 @@ class Seen(NamedTuple):
 
     def row(self) -> str:
         """For a table."""
-        said = "; ".join(f"{one.code} {one.what[:90]}" for one in self.named[:2]) or "nobody"
-        return f"| {self.run.name} | {self.run.is_} | {self.verdict} | {self.seconds:.0f} | {said} |"
+        culprits = "; ".join(f"{culprit.code} {culprit.what[:90]}" for culprit in self.named[:2]) or "nobody"
+        return f"| {self.run.name} | {self.run.is_} | {self.verdict} | {self.seconds:.0f} | {culprits} |"
 
 
 def verdict(run: Run, named: Sequence[Named]) -> str:
@@ -91,10 +91,16 @@ def verdict(run: Run, named: Sequence[Named]) -> str:
     if not named:
         return "missed"
     codes = {code for is_ in (run.is_, *run.also) for code in _CODES[is_]}
-    of_class = [one for one in named if one.code in codes and (run.is_ != "gil" or run.also or "lock" in one.what)]
-    if any(_is_he(run, one) for one in of_class):
-        return "right" if all(_is_he(run, one) or one.rank is None for one in named) else "wrong"
-    if any(one.rank not in (None, run.culprit) for one in named):
+    of_class = [
+        accusation
+        for accusation in named
+        if accusation.code in codes and (run.is_ != "gil" or run.also or "lock" in accusation.what)
+    ]
+    if any(_is_he(run, accusation) for accusation in of_class):
+        return (
+            "right" if all(_is_he(run, accusation) or accusation.rank is None for accusation in named) else "wrong"
+        )
+    if any(accusation.rank not in (None, run.culprit) for accusation in named):
         return "wrong"
     return "partly"
 
@@ -148,10 +154,10 @@ def site(hosts: int = 4, *, slurm: bool = False) -> Iterator[Site]:
             agents = {host.name: host.start([*PLAIN, *PYTHON, _AGENT], env=room, stdin=PIPE) for host in lab.hosts}
             for agent in agents.values():
                 line_of(agent.stdout, _IMPORTS_S)
-        found = Site(lab, agents, Slurm(lab) if slurm else None)
+        place = Site(lab, agents, Slurm(lab) if slurm else None)
         if agents:
             time.sleep(_OLD_S)
-        yield found
+        yield place
 
 
 def _admit(host: Host) -> None:
@@ -221,8 +227,8 @@ def _prepare(place: Site, run: Run, folder: Path, stack: ExitStack) -> None:
         os.mkfifo(folder / "checkpoint")
         os.chown(folder / "checkpoint", UID, UID)
     if "lock" in run.fault:
-        held = stack.enter_context((folder / "lock").open("r+"))
-        fcntl.flock(held, fcntl.LOCK_EX)
+        lock = stack.enter_context((folder / "lock").open("r+"))
+        fcntl.flock(lock, fcntl.LOCK_EX)
         posix = stack.enter_context((folder / "posix").open("r+"))
         fcntl.lockf(posix, fcntl.LOCK_EX)
     if run.fault == "download":
@@ -238,7 +244,7 @@ def _prepare(place: Site, run: Run, folder: Path, stack: ExitStack) -> None:
 
 
 def _environment(run: Run, rank: int, address: str, port: int) -> dict[str, str]:
-    told = {
+    variables = {
         "RANK": rank,
         "WORLD_SIZE": run.world,
         "LOCAL_RANK": rank % run.a_host,
@@ -250,7 +256,7 @@ def _environment(run: Run, rank: int, address: str, port: int) -> dict[str, str]
         "HOME": "/tmp",
         "PATH": os.environ["PATH"],
     }
-    return {name: str(value) for name, value in told.items()}
+    return {name: str(value) for name, value in variables.items()}
 
 
 def _started(run: Run) -> list[int]:
@@ -265,8 +271,8 @@ def _by_agents(place: Site, run: Run, folder: Path, port: int, stack: ExitStack)
     argv = [_JOB, run.kind, run.fault, str(run.culprit), str(folder)]
     for rank in _started(run):
         env = _environment(run, rank, address, port)
-        one = {"env": env, "argv": argv, "log": str(folder / f"log.{rank}"), "young": young}
-        pids[rank] = place.start(_host(place, run, rank).name, one)
+        order = {"env": env, "argv": argv, "log": str(folder / f"log.{rank}"), "young": young}
+        pids[rank] = place.start(_host(place, run, rank).name, order)
     if run.fault == "left over":
         env = _environment(run, run.who, address, port)
         left = [*argv[:2], "leaves a worker", str(run.culprit), str(folder)]
@@ -341,9 +347,9 @@ def _confine(host: Host, run: Run, pid: int, stack: ExitStack) -> None:
     stack.callback(host.run, ["sh", "-c", f"{leave} < {group}/cgroup.procs; rmdir {group}"])
     if kind == "cpu":
         time.sleep(_NETWORK_S)
-        told = dict(line.split() for line in host.check(["cat", f"{group}/cpu.stat"]).splitlines())
-        if 2 * int(told["nr_throttled"]) < int(told["nr_periods"]):
-            raise LabError(f"the quota does not hold it back: {told}")
+        counts = dict(line.split() for line in host.check(["cat", f"{group}/cpu.stat"]).splitlines())
+        if 2 * int(counts["nr_throttled"]) < int(counts["nr_periods"]):
+            raise LabError(f"the quota does not hold it back: {counts}")
 
 
 def _give_no_memory(host: Host, pid: int, stack: ExitStack) -> None:
@@ -379,8 +385,8 @@ def _looked(place: Site, run: Run, pids: dict[int, int]) -> list[Named]:
 def accused(document: dict[str, Any]) -> list[Named]:
     """The findings that hold somebody responsible."""
     return [
-        Named(verdict["code"], one["where"]["rank"], one["where"]["node"] or "", one["what"])
+        Named(verdict["code"], finding["where"]["rank"], finding["where"]["node"] or "", finding["what"])
         for verdict in document["verdicts"]
-        for one in verdict["findings"]
-        if one["state"] in ("fail", "warn")
+        for finding in verdict["findings"]
+        if finding["state"] in ("fail", "warn")
     ]

@@ -52,17 +52,17 @@ class Scene:
 
     def rank_on(self, name: str, steps: int) -> int:
         """The process number of the rank of a host, once it has announced so many steps."""
-        found: list[int] = []
+        ready: list[int] = []
 
         def there() -> bool:
             pids = set(self[name].pids())
             made = [path for path in self.folder.glob("ncclcheck-*/**/slots") if path.stat().st_size]
             slots = [Slots(str(path), 1).read(0) for path in made]
-            found[:] = [slot.pid for slot in slots if slot.pid in pids and slot.ticks >= steps]
-            return bool(found)
+            ready[:] = [slot.pid for slot in slots if slot.pid in pids and slot.ticks >= steps]
+            return bool(ready)
 
         until(f"the rank of {name} has announced {steps} steps", there, seconds=40)
-        return found[0]
+        return ready[0]
 
     def running_on(self, name: str, words: str) -> None:
         """Wait until a process whose command line has these words runs on a host."""
@@ -107,11 +107,11 @@ class Expect:
 
     def problem(self, documents: Mapping[str, Document]) -> str:
         """Why it is not met; empty where it is."""
-        found = findings(documents[self.by], self.code) if self.by in documents else []
-        alike = [finding for finding in found if finding.state is self.state]
+        of_code = findings(documents[self.by], self.code) if self.by in documents else []
+        alike = [finding for finding in of_code if finding.state is self.state]
         if not alike:
-            said = ", ".join(sorted({finding.state.value for finding in found})) or "nothing"
-            return f"missed: {self.code} is not {self.state.value} in the report of {self.by}: {said}"
+            states = ", ".join(sorted({finding.state.value for finding in of_code})) or "nothing"
+            return f"missed: {self.code} is not {self.state.value} in the report of {self.by}: {states}"
         if any(self._fits(finding) for finding in alike):
             return ""
         wanted = " | ".join(filter(None, [self.node, self.device, self.words, self.evidence, self.remedy]))
@@ -119,8 +119,8 @@ class Expect:
 
     def met_by(self, documents: Mapping[str, Document]) -> Finding | None:
         """The finding that meets it, if there is one."""
-        found = findings(documents[self.by], self.code) if self.by in documents else []
-        return next((finding for finding in found if finding.state is self.state and self._fits(finding)), None)
+        named = findings(documents[self.by], self.code) if self.by in documents else []
+        return next((finding for finding in named if finding.state is self.state and self._fits(finding)), None)
 
     def _fits(self, finding: Finding) -> bool:
         where = finding.where
@@ -229,9 +229,9 @@ class Outcome:
                 yield f"missed: {host} does not say that it starts no job because of {codes}: {reason!r}"
 
     def _decides_otherwise(self, scenario: Scenario) -> Iterator[str]:
-        said = decision(self.documents["h1"]) if scenario.first and "h1" in self.documents else scenario.first
-        if f"{scenario.first} first" not in said and scenario.first:
-            yield f"decision: {said!r} does not name {scenario.first} first"
+        words = decision(self.documents["h1"]) if scenario.first and "h1" in self.documents else scenario.first
+        if f"{scenario.first} first" not in words and scenario.first:
+            yield f"decision: {words!r} does not name {scenario.first} first"
 
     def _not_cured(self) -> Iterator[str]:
         """What the run after the fix still complains of."""
@@ -248,19 +248,19 @@ class Outcome:
             expected = scenario.exits.get(host, (scenario.exit_code,))
             if code not in expected:
                 wanted = " or ".join(map(str, expected))
-                said = f"{self._unfinished(host)} {self.errors[host][-800:]}"
-                yield f"exit: {host} ended with {code}, not {wanted}: {said}"
+                words = f"{self._unfinished(host)} {self.errors[host][-800:]}"
+                yield f"exit: {host} ended with {code}, not {wanted}: {words}"
 
     def _unfinished(self, host: str) -> str:
         """Why the run of a host counts as not finished."""
         verdicts = self.documents[host].verdicts if host in self.documents else []
-        found = [finding for v in verdicts if v.code.startswith("RUN") for finding in v.findings]
-        return "; ".join(shown(finding) for finding in found if finding.state is State.UNKNOWN)
+        run_findings = [finding for v in verdicts if v.code.startswith("RUN") for finding in v.findings]
+        return "; ".join(shown(finding) for finding in run_findings if finding.state is State.UNKNOWN)
 
     def _false_alarms(self, scenario: Scenario) -> Iterator[str]:
         expected = {*(expect.code for expect in scenario.expect), *scenario.also}
         for host, document in self.documents.items():
             for verdict in document.verdicts:
                 if verdict.state in (State.FAIL, State.WARN) and verdict.code not in expected:
-                    said = "; ".join(map(shown, verdict.findings))
-                    yield f"false: {host} says {verdict.code} {verdict.state.value}: {said}"
+                    words = "; ".join(map(shown, verdict.findings))
+                    yield f"false: {host} says {verdict.code} {verdict.state.value}: {words}"

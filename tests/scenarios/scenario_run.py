@@ -109,8 +109,8 @@ def _cured(scenario: Scenario, scene: Scene, sick: Outcome) -> Outcome | None:
             elif line.startswith("ulimit "):  # of the shell that starts the command
                 under[host.name] = (*under.get(host.name, ()), "bash", "-c", f'{line} && exec "$@"', "bash")
             else:
-                for one in scene.lab.hosts if line.endswith("# on every node") else [host]:
-                    one.run(["sh", "-c", line], seconds=20)
+                for member in scene.lab.hosts if line.endswith("# on every node") else [host]:
+                    member.run(["sh", "-c", line], seconds=20)
     scene.started.clear()
     return once(replace(scenario, env=env, under=under, arguments=arguments), scene)
 
@@ -140,13 +140,13 @@ def once(scenario: Scenario, scene: Scene) -> Outcome:
         if scenario.again:
             scene.start(name, argv, _environment(scenario, scene, name), f"{name} again")
     with _struck(scenario, scene):
-        said = {name: _end(process, scenario.seconds) for name, process in scene.started.items()}
+        outputs = {name: _end(process, scenario.seconds) for name, process in scene.started.items()}
     seconds, share = time.monotonic() - begun, pressure.share
     left = _left(scene, before, scenario.gone_within)
     return Outcome(
         codes={name: process.returncode for name, process in scene.started.items()},
-        documents={name: _document(out) for name, (out, _) in said.items() if out.strip()},
-        errors={name: err for name, (_, err) in said.items()},
+        documents={name: _document(out) for name, (out, _) in outputs.items() if out.strip()},
+        errors={name: err for name, (_, err) in outputs.items()},
         seconds=seconds,
         left=left,
         pressure=share,
@@ -160,8 +160,8 @@ def _struck(scenario: Scenario, scene: Scene) -> Iterator[None]:
         try:
             stack.enter_context(scenario.strike(scene))
         except LabError as error:
-            said = {name: _end(process, -_OVERTIME_S)[1] for name, process in scene.started.items()}
-            raise LabError(f"{scenario.name}: {error}: {said}") from None
+            errors = {name: _end(process, -_OVERTIME_S)[1] for name, process in scene.started.items()}
+            raise LabError(f"{scenario.name}: {error}: {errors}") from None
         yield
 
 

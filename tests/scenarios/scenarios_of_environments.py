@@ -46,8 +46,8 @@ def _library(scene: Scene, name: str, source: str = "int nothing;") -> Path:
 @contextmanager
 def _given(scene: Scene, host: str, **variables: str) -> Iterator[None]:
     """sshd of this host gives these variables to all that log in."""
-    told = " ".join(f'"{name}={value.format(lab=scene.lab.folder)}"' for name, value in variables.items())
-    with configured(scene[host], f"SetEnv {told}"):
+    settings = " ".join(f'"{name}={value.format(lab=scene.lab.folder)}"' for name, value in variables.items())
+    with configured(scene[host], f"SetEnv {settings}"):
         yield
 
 

@@ -101,8 +101,8 @@ def _another_vlan(host: Host) -> Iterator[None]:
     switch = host.lab.switch("eth0")
     ip(switch, f"link set {host.name} nomaster", "link add vlan20 type bridge", "link set vlan20 up",
        f"link set {host.name} master vlan20")  # fmt: skip
-    for one in host.lab.hosts:
-        one.ip("neigh flush all")
+    for member in host.lab.hosts:
+        member.ip("neigh flush all")
     try:
         yield
     finally:
@@ -161,8 +161,8 @@ def _behind_nat(host: Host) -> Iterator[None]:
         ip(switch, f"link add {host.name} type veth peer name eth0 netns {host.namespace}",
            f"link set {host.name} master switch", f"link set {host.name} up")  # fmt: skip
         host.ip(f"addr add {host.address}/24 dev eth0", "link set eth0 up")
-        for one in host.lab.hosts:
-            one.ip("neigh flush all")
+        for member in host.lab.hosts:
+            member.ip("neigh flush all")
 
 
 @contextmanager

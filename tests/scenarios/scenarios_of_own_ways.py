@@ -28,8 +28,8 @@ def _join(name: str, fault: object, expect: Expect, **more: object) -> Scenario:
         "cure": "admin",
         "seconds": 30.0,
     } | more
-    told = (_MISSING, expect) if alone else (expect,)
-    return Scenario(name=name, launcher="join", fault=fault, expect=told, **given)  # type: ignore[arg-type]
+    expected = (_MISSING, expect) if alone else (expect,)
+    return Scenario(name=name, launcher="join", fault=fault, expect=expected, **given)  # type: ignore[arg-type]
 
 
 def _told(words: str, by: str = "h1", **more: object) -> Expect:

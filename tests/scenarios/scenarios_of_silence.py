@@ -358,12 +358,12 @@ def _suspended(scene: Scene) -> Iterator[None]:
 def _without_address(scene: Scene) -> Iterator[None]:
     """In the middle of the run eth0 of h2 loses its address."""
     scene.rank_on("h2", _AFTER)
-    held = f"{scene['h2'].address}/24 dev eth0"
-    scene["h2"].ip(f"addr del {held}")
+    address = f"{scene['h2'].address}/24 dev eth0"
+    scene["h2"].ip(f"addr del {address}")
     try:
         yield
     finally:
-        scene["h2"].run(["sh", "-c", f"ip addr add {held}"])
+        scene["h2"].run(["sh", "-c", f"ip addr add {address}"])
 
 
 _IN_MID_RUN = (

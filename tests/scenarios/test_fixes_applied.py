@@ -80,9 +80,9 @@ def table() -> Iterator[None]:
 def test_the_printed_fix_cures_and_harms_nothing(scenario: Scenario) -> None:
     tried = attempts(scenario)
     _TABLE.extend(tried)
-    told = "\n".join(f"{attempt.who}: {attempt}" for attempt in tried)
-    assert any(attempt.cures for attempt in tried), told
-    assert not [line for attempt in tried for line in attempt.harm], told
+    shown = "\n".join(f"{attempt.who}: {attempt}" for attempt in tried)
+    assert any(attempt.cures for attempt in tried), shown
+    assert not [line for attempt in tried for line in attempt.harm], shown
 
 
 def test_what_only_a_person_can_cure_is_a_scenario() -> None:

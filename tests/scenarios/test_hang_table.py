@@ -45,7 +45,7 @@ def test_it_is_named_in_a_job_of_slurm(cluster: Site, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("run", "named", "told"),
+    ("run", "named", "weight"),
     [
         (Run("ddp", "stopped", "stopped"), [Named("HNG002", 1, "h1", "")], "right"),
         (Run("ddp", "stopped", "stopped"), [Named("HNG003", 1, "h1", "")], "partly"),
@@ -60,5 +60,5 @@ def test_it_is_named_in_a_job_of_slurm(cluster: Site, run: Run) -> None:
         (Run("ddp", "none", "sound"), [Named("HNG005", 0, "h1", "")], "accused"),
     ],
 )
-def test_what_is_named_is_weighed(run: Run, named: list[Named], told: str) -> None:
-    assert verdict(run, named) == told
+def test_what_is_named_is_weighed(run: Run, named: list[Named], weight: str) -> None:
+    assert verdict(run, named) == weight

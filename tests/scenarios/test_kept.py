@@ -121,10 +121,10 @@ def test_another_sender_is_seen_by_the_peers() -> None:
     chain = Filter(family="ip", table="n", chain="p", hook="postrouting", does=["masquerade"], rule="masquerade")
     nodes[1] = replace(nodes[1], network=replace(nodes[1].network, filters=[chain]))
     findings = judged("NET006", nodes, pairs("out", "h2", source="10.1.0.2", seen_as="10.1.0.99")).findings
-    told = [finding for finding in findings if finding.state is not State.OK]
-    assert [(finding.state, finding.where.node) for finding in told] == [(State.WARN, "h2")]
-    assert "h[1,3] see what h2 sends from 10.1.0.2 as coming from 10.1.0.99" in told[0].what
-    assert told[0].remedies[0].commands == ["nft insert rule ip n p ip daddr 10.1.0.0/24 accept"]
+    troubles = [finding for finding in findings if finding.state is not State.OK]
+    assert [(finding.state, finding.where.node) for finding in troubles] == [(State.WARN, "h2")]
+    assert "h[1,3] see what h2 sends from 10.1.0.2 as coming from 10.1.0.99" in troubles[0].what
+    assert troubles[0].remedies[0].commands == ["nft insert rule ip n p ip daddr 10.1.0.0/24 accept"]
 
 
 def test_filters_are_read() -> None:
@@ -184,7 +184,9 @@ def test_chains_that_jump_to_each_other_are_read_once() -> None:
     last = {"rule": {"family": "ip", "table": "t", "chain": "c16", "expr": [{"drop": None}]}}
     filters = parsed(json.dumps({"nftables": [{"chain": chain}, *jumps, last]}))
     assert not isinstance(filters, Unread)
-    assert [(one.chain, one.does, one.rule) for one in filters] == [("c0", ["drop"], "drop")]
+    assert [(packet_filter.chain, packet_filter.does, packet_filter.rule) for packet_filter in filters] == [
+        ("c0", ["drop"], "drop")
+    ]
 
 
 @pytest.fixture(params=[2, 3])

@@ -44,8 +44,8 @@ class Cluster:
         """Start the pod's container; `command` stands for preflight where one is given."""
         host: Host = self.hosts[pod.host]
         self._names |= {pod.dns: host.address, pod.host: host.address}
-        for one in self.hosts.values():
-            one.write_names(self._names)
+        for machine in self.hosts.values():
+            machine.write_names(self._names)
         host.check(["hostname", pod.host])
         argv = [
             word.replace("preflight --level quick", self.command or "preflight --level quick") for word in pod.argv
@@ -145,9 +145,9 @@ def test_a_pod_that_is_there_twice_is_named(lab: Lab, tmp_path: Path) -> None:
     cluster = Cluster(lab, pods("leaderworkerset.yaml"), tmp_path, "env --wait 20")
     leader, worker = cluster.pods
     running = [cluster.start(worker), cluster.start(worker), cluster.start(leader)]
-    one, other, first = [_ended(process) for process in running]
+    twin, other, first = [_ended(process) for process in running]
     assert first[0] == 1
     assert "FAIL    RUN008" in first[1]
     assert "two processes of node-of-serve-0-1" in first[1]
-    assert sorted([one[0], other[0]]) == [1, 2]
-    assert "node rank 1 came twice" in one[2] + other[2]
+    assert sorted([twin[0], other[0]]) == [1, 2]
+    assert "node rank 1 came twice" in twin[2] + other[2]

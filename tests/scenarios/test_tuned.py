@@ -52,11 +52,11 @@ def test_a_throttled_default_is_found_and_nothing_without_one(
     assert not [
         verdict for verdict in document.verdicts if verdict.code == "BEN020" and verdict.state is not State.OK
     ]
-    found = [
+    tuned = [
         (recommendation.variable, recommendation.value)
         for recommendation in document.recommendations
         if recommendation.basis == "measured"
     ]
-    assert found == ([(variable, _OTHER)] if throttled else [])
+    assert tuned == ([(variable, _OTHER)] if throttled else [])
     lines = (tmp_path / "tuned.env").read_text().splitlines()
     assert (f"export {variable}={_OTHER}" in lines) is throttled

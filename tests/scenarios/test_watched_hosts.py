@@ -26,8 +26,8 @@ def cluster() -> Iterator[Lab]:
 
 
 def _cases(by: str, *, ruins: bool = False) -> list[object]:
-    found = [one for one in [*CASES, *SOUND] if one.by == by and (one.after in RUINS) == ruins]
-    return [pytest.param(one, marks=_HERE, id=one.name) for one in found]
+    cases = [case for case in [*CASES, *SOUND] if case.by == by and (case.after in RUINS) == ruins]
+    return [pytest.param(case, marks=_HERE, id=case.name) for case in cases]
 
 
 def _holds(place: Lab, case: HostCase) -> None:

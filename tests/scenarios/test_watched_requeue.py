@@ -46,12 +46,14 @@ def test_a_stall_is_started_again_without_the_node() -> None:
             )
             first.check(["sbatch", "-o", f"{folder}/said-%j", str(script)])
             until("the second job ended", lambda: len([*folder.glob("code-*")]) == 2, seconds=300)
-            nodes, codes = ([*map(Path.read_text, sorted(folder.glob(one)))] for one in ("nodes-*", "code-*"))
-            said = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("said-*")))
-            assert [code.strip() for code in codes] == ["75", "0"], said
-            assert (folder / "bad.txt").read_text().strip() == "h3", said
+            nodes, codes = (
+                [*map(Path.read_text, sorted(folder.glob(pattern)))] for pattern in ("nodes-*", "code-*")
+            )
+            output = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("said-*")))
+            assert [code.strip() for code in codes] == ["75", "0"], output
+            assert (folder / "bad.txt").read_text().strip() == "h3", output
             assert [node.split() for node in nodes] == [["h1", "h2", "h3"], ["h1", "h2", "h4"]]
-            assert said.count("ncclcheck watch:") == 1
+            assert output.count("ncclcheck watch:") == 1
         finally:
             with suppress(Exception):
                 first.run(["scancel", "--signal=KILL", "--full", "-u", "root"])

@@ -198,8 +198,8 @@ def _from_outside(what: str, pid: int, folder: Path, *, bare: bool) -> None:
         time.sleep(0.2)
     if what.startswith("KILL"):
         below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        commands = {one: Path(f"/proc/{one}/cmdline").read_text() for one in below}
-        launchers = [one for one in below if "torch" in commands[one] and "ncclcheck" not in commands[one]]
+        commands = {child: Path(f"/proc/{child}/cmdline").read_text() for child in below}
+        launchers = [child for child in below if "torch" in commands[child] and "ncclcheck" not in commands[child]]
         os.kill(pid if bare else int(launchers[0]), signal.SIGKILL)
     else:
         os.kill(pid, signal.Signals[f"SIG{what}"])

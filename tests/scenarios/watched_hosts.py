@@ -153,9 +153,9 @@ class Seen(NamedTuple):
         return cause, case.who in head
 
 
-def torchrun_names(case: HostCase, said: str) -> tuple[bool, bool]:
+def torchrun_names(case: HostCase, output: str) -> tuple[bool, bool]:
     """Whether one of torchrun's error blocks, one a host, has the cause, and whether one has the rank at fault."""
-    blocks = [one[:_BLOCK] for one in said.split("Root Cause")[1:]]
+    blocks = [block[:_BLOCK] for block in output.split("Root Cause")[1:]]
     words = {"BOX001": "memory", "BOX002": "SIGKILL"}.get(case.code, case.words)
     ranks = [match[1] for block in blocks if (match := re.search(r"rank +: (\d+)", block))]
     return any(words in block for block in blocks), str(case.bad) in ranks
@@ -174,18 +174,18 @@ def watched(place: Lab, case: HostCase) -> Seen:
             )  # fmt: skip
             run = _by_slurm if case.by == "sbatch" else _by_ssh
             codes = run(place, case, folder, env, before, stack)
-        said = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("err.*")))
+        output = "".join(path.read_text(errors="replace") for path in sorted(folder.glob("err.*")))
         kept = (case.local or case.wrapped == "prolog") and not case.bare
         # Slurm's SIGKILL may come before the page; then the box is read, as docs/watch.md says.
-        killed = case.after in ("scancel", "limit") and not _page(said) and not case.bare
-        page = _report(case, folder, env) if kept or killed else _page(said)
-        return Seen(codes, said, page, time.monotonic() - begun)
+        killed = case.after in ("scancel", "limit") and not _page(output) and not case.bare
+        page = _report(case, folder, env) if kept or killed else _page(output)
+        return Seen(codes, output, page, time.monotonic() - begun)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _page(said: str) -> str:
-    pages = ["ncclcheck watch:" + one for one in said.split("ncclcheck watch:")[1:]]
+def _page(output: str) -> str:
+    pages = ["ncclcheck watch:" + page for page in output.split("ncclcheck watch:")[1:]]
     return max(pages, key=len, default="")
 
 
@@ -233,8 +233,8 @@ def quoted(env: dict[str, str]) -> str:
     """What a host is given of it, as a shell reads it."""
     kept = ("PATH", "PYTHONPATH", "HOME", "LANG", "TMPDIR", "VIRTUAL_ENV")
     ours = ("OMP_", "FULL", "TIMEOUT_S", "STEPS", "NUMBERS", "GLOO_")
-    told = {name: value for name, value in env.items() if name in kept or name.startswith(ours)}
-    return " ".join(f"{name}={shlex.quote(value)}" for name, value in told.items())
+    given = {name: value for name, value in env.items() if name in kept or name.startswith(ours)}
+    return " ".join(f"{name}={shlex.quote(value)}" for name, value in given.items())
 
 
 def _by_slurm(
@@ -323,9 +323,9 @@ def _codes(case: HostCase, folder: Path, started: list[Popen[str]] | str) -> lis
         return [int(code.read_text())] if code.exists() else []
     codes: list[int] = []
     gone = int(case.place[1:]) - 1 if case.after in ("power", "frozen") else -1
-    left = [one for node, one in enumerate(started) if node != gone]
+    left = [job for node, job in enumerate(started) if node != gone]
     while left and time.monotonic() < end:
-        for process in [one for one in left if one.poll() is not None]:
+        for process in [child for child in left if child.poll() is not None]:
             left.remove(process)
             codes.append(process.returncode)
             end = min(end, time.monotonic() + _LEFT_S)  # a rank that sleeps does so though its peers have gone
@@ -396,19 +396,23 @@ def main(words: list[str]) -> None:
     """Each case once, with `bare` without the wrapper; after one that ruins hosts there are new ones."""
     bare = "bare" in words
     words = [word for word in words if word != "bare"]
-    cases = [one for one in [*CASES, *SOUND] if not words or any(one.name.startswith(word) for word in words)]
+    cases = [
+        host_case
+        for host_case in [*CASES, *SOUND]
+        if not words or any(host_case.name.startswith(word) for word in words)
+    ]
     cases = [case._replace(bare=True) for case in cases if not case.sound] if bare else cases
-    told: list[tuple[bool, bool, bool]] = []
+    rows: list[tuple[bool, bool, bool]] = []
     for by in ("ssh", "sbatch"):
         left = [case for case in cases if case.by == by]
         while left:
             with site(by) as lab:
                 while left:
                     case = left.pop(0)
-                    told.append(_told(case, _tried(partial(watched, lab, case))))
+                    rows.append(_told(case, _tried(partial(watched, lab, case))))
                     if case.after in RUINS:
                         break
-    print(f"right: {', '.join(str(sum(column)) for column in zip(*told, strict=True))} of {len(told)}")
+    print(f"right: {', '.join(str(sum(column)) for column in zip(*rows, strict=True))} of {len(rows)}")
     print(f"load {os.getloadavg()[0]:.0f}")
 
 
@@ -425,11 +429,11 @@ def _told(case: HostCase, seen: Seen | str) -> tuple[bool, bool, bool]:
         return False, False, False
     if case.bare:
         row = (*torchrun_names(case, seen.said), "Root Cause" in seen.said)
-        print(f"{case.name:36}" + "".join(f"{'yes' if one else 'NO':6}" for one in row), flush=True)
+        print(f"{case.name:36}" + "".join(f"{'yes' if right else 'NO':6}" for right in row), flush=True)
         return row
     row = (*seen.right(case), case.exit is None or case.exit in seen.codes)
     print(
-        f"{case.name:36}" + "".join(f"{'yes' if one else 'NO':6}" for one in row) + f"{seen.seconds:5.0f} s",
+        f"{case.name:36}" + "".join(f"{'yes' if right else 'NO':6}" for right in row) + f"{seen.seconds:5.0f} s",
         flush=True,
     )
     if not all(row):

@@ -107,7 +107,7 @@ def _matters(plan: Plan, before: Facts, after: Facts) -> bool:
         return True
     of_sockets = {plan.control, *(value for profile in plan.profiles.values() for value in profile.values())}
     rails = [card.netdev for card in plan.cards if card.netdev and card.netdev not in of_sockets]
-    now = {one.name: one for one in known(known(after.network).interfaces)}
+    now = {card.name: card for card in known(known(after.network).interfaces)}
     for interface in known(known(before.network).interfaces):
         if interface.name in rails and interface.name in now:
             same_link = {key: getattr(interface, key) for key in ("running", "up", "mtu", "speed_mbit")}
@@ -252,13 +252,13 @@ def _pci(of: Callable[[Plan], str | None], **link: Any) -> Callable[[Plan, Facts
     def change(plan: Plan, node: Facts) -> Facts | None:
         name, fabric = of(plan), known(node.fabric)
         devices: list[PciDevice] = known(fabric.pci)
-        device = next((one for one in devices if one.name == name), None)
+        device = next((pci_device for pci_device in devices if pci_device.name == name), None)
         if device is None or isinstance(device.link, Unread) or device.link.gts <= link.get("gts", 0):
             return None
         if device.link.width <= link.get("width", 0):
             return None  # its slot has no more lanes
         changed = replace(device, link=replace(device.link, **link))
-        listed = [changed if one is device else one for one in devices]
+        listed = [changed if listed_device is device else listed_device for listed_device in devices]
         return replace(node, fabric=replace(fabric, pci=listed))
 
     return change
@@ -336,7 +336,7 @@ def hca_missing(plan: Plan, node: Facts) -> Facts | None:
         rdma, hcas=[name for name in known(rdma.hcas) if name != rail.hca],
         devices=[device for device in devices if device.name != rail.hca],
         device_files=[name for name in known(rdma.device_files) if name != file],
-        opened=[one for one in known(rdma.opened) if one.name != file],
+        opened=[opened_file for opened_file in known(rdma.opened) if opened_file.name != file],
     )  # fmt: skip
     interfaces = [
         interface for interface in known(network.interfaces) if interface.name != rail.netdev or not rail.netdev
@@ -568,7 +568,10 @@ def _device_file_denied(plan: Plan, node: Facts) -> Facts | None:
         return None
     rdma = known(node.rdma)
     file = next(hca.uverbs for hca in known(rdma.devices) if hca.name == rail.hca)
-    opened = [replace(one, error="Permission denied") if one.name == file else one for one in known(rdma.opened)]
+    opened = [
+        replace(device_file, error="Permission denied") if device_file.name == file else device_file
+        for device_file in known(rdma.opened)
+    ]
     return replace(node, rdma=replace(rdma, opened=opened))
 
 

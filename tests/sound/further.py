@@ -627,8 +627,8 @@ def dgx_2() -> Plan:
 def a6000_bridges() -> Plan:
     """Eight boards of a workstation's kind below four switches, bridged in pairs; no RDMA."""
     groups = [
-        switch(f"0000:{root}", int(place > 1), f"0000:{one}:00.0", f"0000:{two}:00.0", gts=16.0)
-        for place, (root, one, two) in enumerate(
+        switch(f"0000:{root}", int(place > 1), f"0000:{first}:00.0", f"0000:{second}:00.0", gts=16.0)
+        for place, (root, first, second) in enumerate(
             (("16", "1b", "1c"), ("40", "45", "46"), ("96", "9b", "9c"), ("c0", "c5", "c6"))
         )
     ]

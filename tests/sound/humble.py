@@ -40,7 +40,7 @@ def dgx_a100() -> Plan:
         for rail, (hca, slot) in enumerate(zip(hcas, slots, strict=True))
     ]  # fmt: skip
     first, second = direct("0000:60", 2, "0000:61:00.0", 16.0), direct("0000:e0", 6, "0000:e1:00.0", 16.0)
-    told: list[tuple[int, Slot, Layer, str, str, int]] = [
+    rows: list[tuple[int, Slot, Layer, str, str, int]] = [
         (4, first, "InfiniBand", "ibp97s0f0", "100.127.1.{n}/24", 2044),
         (5, first.at("0000:61:00.1"), "Ethernet", "enp97s0f1np1", "", 1500),
         (10, second, "InfiniBand", "ibp225s0f0", "100.127.2.{n}/24", 2044),
@@ -49,7 +49,7 @@ def dgx_a100() -> Plan:
     storage = [
         Card(f"mlx5_{hca}", slot, 200.0, layer, name, net, mtu=mtu, model="MT4123", board="MT_0000000224",
              firmware="20.38.1002", data=False)
-        for hca, slot, layer, name, net, mtu in told
+        for hca, slot, layer, name, net, mtu in rows
     ]  # fmt: skip
     cards = sorted([*compute, *storage], key=lambda card: int(card.hca.partition("_")[2]))
     cpus = [f"{16 * i}-{16 * i + 15},{128 + 16 * i}-{143 + 16 * i}" for i in range(8)]
@@ -62,7 +62,7 @@ def dgx_a100() -> Plan:
         product="NVIDIA DGXA100 920-23687-2530-000", gpu=A100_80, gpus=[s for g in groups for s in g[2:]],
         cards=cards,
         interfaces=[DOCKER], control="enp225s0f1np1", names="dgxa100-{n}", counts=(1, 2, 8),
-        cpu="AuthenticAMD AMD EPYC 7742 64-Core Processor", numa=tuple((one, 256) for one in cpus),
+        cpu="AuthenticAMD AMD EPYC 7742 64-Core Processor", numa=tuple((cpu_list, 256) for cpu_list in cpus),
         kernel="5.15.0-1053-nvidia", command_line="BOOT_IMAGE=/boot/vmlinuz ro iommu=pt", iommus=("ivhd0",
         "ivhd1"),
         driver="535.183.06", cuda="12.2", nccl="2.21.5", torch="2.5.1+cu121", root=True,
@@ -259,9 +259,14 @@ def a100_bonded_roce() -> Plan:
     """Eight GPUs, four dual-port cards whose ports are bonded: one RDMA device each, in a /31 of its own."""
     pairs = [
         switch(
-            f"0000:{root}", int(place > 1), f"0000:{card}:00.0", f"0000:{one}:00.0", f"0000:{two}:00.0", gts=16.0
+            f"0000:{root}",
+            int(place > 1),
+            f"0000:{card}:00.0",
+            f"0000:{first}:00.0",
+            f"0000:{second}:00.0",
+            gts=16.0,
         )
-        for place, (root, card, one, two) in enumerate(
+        for place, (root, card, first, second) in enumerate(
             (
                 ("10", "1a", "18", "19"),
                 ("40", "4a", "48", "49"),

@@ -301,8 +301,8 @@ def _control(plan: Plan, number: int) -> str:
 
 
 def _nccl(plan: Plan, env: Mapping[str, str]) -> Nccl:
-    told = {**plan.conf, **env}
-    paths = [(name, told[name]) for name in ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE") if name in told]
+    variables = {**plan.conf, **env}
+    paths = [(name, variables[name]) for name in ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE") if name in variables]
     return Nccl(
         loaded=Library(path=f"{_SITE}/nvidia/nccl/lib/libnccl.so.2", origin="pip package", version=plan.nccl),
         others=[],
@@ -449,11 +449,11 @@ def _range(count: int) -> str:
 
 def _cpus(text: str) -> list[int]:
     """The numbers in 0-55,112-167."""
-    found: list[int] = []
+    cpus: list[int] = []
     for part in filter(None, text.split(",")):
         first, _, last = part.partition("-")
-        found += range(int(first), int(last or first) + 1)
-    return found
+        cpus += range(int(first), int(last or first) + 1)
+    return cpus
 
 
 def _container(plan: Plan) -> Container:
@@ -532,7 +532,7 @@ def _health(plan: Plan, number: int) -> Health:
 def _reach(plan: Plan, number: int, nodes: list[Node]) -> NodeReach:
     """All that one node saw of the others, over a healthy network."""
     own = str(IPv4Interface(_control(plan, number)).ip)
-    interface = next(one for one in _network(plan, number).interfaces if one.name == plan.control)  # type: ignore[union-attr]
+    interface = next(card for card in _network(plan, number).interfaces if card.name == plan.control)  # type: ignore[union-attr]
     mtu = interface.mtu if isinstance(interface.mtu, int) else 1500
     peers = [
         PeerReach(

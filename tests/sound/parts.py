@@ -239,11 +239,11 @@ def pci_facts(slot: Slot, kind: str, *, root: bool, iommu: str | Unread, rests: 
 
 def bridges(slots: list[Slot]) -> list[Slot]:
     """The bridges above these functions, each once."""
-    found: dict[str, Slot] = {}
+    by_pci: dict[str, Slot] = {}
     for slot in slots:
         for depth, name in enumerate(slot.path):
-            found.setdefault(name, replace(slot, pci=name, path=slot.path[:depth], vf=False, most_width=0))
-    return [found[name] for name in sorted(found)]
+            by_pci.setdefault(name, replace(slot, pci=name, path=slot.path[:depth], vf=False, most_width=0))
+    return [by_pci[name] for name in sorted(by_pci)]
 
 
 def guid(number: int, index: int) -> str:

@@ -100,8 +100,15 @@ def runpod() -> Plan:
         product="Gigabyte MZ72-HB0-00",
         gpu=parts.RTX4090,
         gpus=[
-            Slot(one, f"pci{one[:7]}", (f"{one[:8]}00.0".replace(":00.0", ":01.1"),), int(k > 1), 16.0, 16)
-            for k, one in enumerate(pci)
+            Slot(
+                address,
+                f"pci{address[:7]}",
+                (f"{address[:8]}00.0".replace(":00.0", ":01.1"),),
+                int(k > 1),
+                16.0,
+                16,
+            )
+            for k, address in enumerate(pci)
         ],
         cards=[],
         interfaces=[nic("eth0", "172.18.0.{n}/16", kind="veth", speed_mbit=UNTOLD_SPEED, driver="veth")],

@@ -60,7 +60,7 @@ class Page:
     def fixes(self) -> str:
         return "\n".join(line for _, finding in self.findings for r in finding.remedies for line in r.commands)
 
-    def told(self, variable: str) -> dict[str, str | None]:
+    def actions(self, variable: str) -> dict[str, str | None]:
         """What is to be done about a variable -> the value."""
         return {action: value for (action, name), value in self.advice.items() if name == variable}
 
@@ -71,12 +71,12 @@ def sound(kind: str, count: int, profile: str) -> Cluster:
     return cluster(plan, count, profile)
 
 
-def page(kind: str, count: int = 2, profile: str = "", *, one: Change | None = None, all_: Change | None = None,
+def page(kind: str, count: int = 2, profile: str = "", *, last: Change | None = None, all_: Change | None = None,
          **env: str) -> Page:  # fmt: skip
     """A healthy cluster; changed on its last node, or on all of them, or with variables on all of them."""
     nodes = list(sound(kind, count, profile).nodes)
-    if one is not None:
-        nodes[-1] = one(nodes[-1])
+    if last is not None:
+        nodes[-1] = last(nodes[-1])
     if all_ is not None:
         nodes = [all_(node) for node in nodes]
     if env:
@@ -120,20 +120,20 @@ def _xids(*codes: int, line: str = "NVRM: Xid (PCI:0000:1b:00): {code}, somethin
 
 
 def test_f1_an_accelerated_function_without_an_address_is_not_judged() -> None:
-    told = page("azure-nd-h100-v5")
-    assert not told.alarms()
-    assert not told.told("NCCL_IB_HCA")
+    report = page("azure-nd-h100-v5")
+    assert not report.alarms()
+    assert not report.actions("NCCL_IB_HCA")
 
 
 def test_f1_slower_cards_of_storage_are_not_judged() -> None:
-    told = page("dgx-h100", all_=_port("mlx5_1", "mlx5_7", rate_gbit=200.0))
-    assert not told.alarms()
-    assert "mtu 9000" not in told.fixes()
+    report = page("dgx-h100", all_=_port("mlx5_1", "mlx5_7", rate_gbit=200.0))
+    assert not report.alarms()
+    assert "mtu 9000" not in report.fixes()
 
 
 def test_f1_cards_of_storage_get_into_no_list() -> None:
-    told = page("dgx-h100", 4)
-    assert "set" not in told.told("NCCL_IB_HCA")
+    report = page("dgx-h100", 4)
+    assert "set" not in report.actions("NCCL_IB_HCA")
 
 
 # F2, F3, F4: pods
@@ -141,9 +141,9 @@ def test_f1_cards_of_storage_get_into_no_list() -> None:
 
 @pytest.mark.parametrize("kind", ["kubernetes-sriov", "gke-a4"])
 def test_f2_eth0_of_a_pod_is_right_beside_secondary_networks(kind: str) -> None:
-    told = page(kind)
-    assert not told.alarms("NET002")
-    assert "set" not in told.told("NCCL_SOCKET_IFNAME")
+    report = page(kind)
+    assert not report.alarms("NET002")
+    assert "set" not in report.actions("NCCL_SOCKET_IFNAME")
 
 
 def test_f3_devices_of_other_pods_are_not_judged() -> None:
@@ -167,8 +167,8 @@ def _add_function(node: Node) -> Node:
 
 
 def test_f4_a_virtual_function_is_no_second_port() -> None:
-    assert not page("dgx-h100", 2, "superpod", one=_add_function).alarms()
-    assert not page("dgx-h100", 2, one=_add_function).alarms("FAB004", "RDM018", "FAB013")
+    assert not page("dgx-h100", 2, "superpod", last=_add_function).alarms()
+    assert not page("dgx-h100", 2, last=_add_function).alarms("FAB004", "RDM018", "FAB013")
 
 
 # F5, F6: names and subnets
@@ -183,16 +183,16 @@ def test_f5_the_line_for_etc_hosts_is_no_rails() -> None:
         host = known(node.host)
         return replace(node, host=replace(host, own_name=Resolution(name=node.name, addresses=["127.0.1.1"])))
 
-    told = page("dgx-h100", 2, one=local)
-    assert [code for code, _ in told.alarms()] == ["NET005"]
-    assert "10.41.8." in told.fixes()
-    assert "100.126." not in told.fixes()
+    report = page("dgx-h100", 2, last=local)
+    assert [code for code, _ in report.alarms()] == ["NET005"]
+    assert "10.41.8." in report.fixes()
+    assert "100.126." not in report.fixes()
 
 
 def test_f6_one_note_a_subnet() -> None:
-    told = page("oci-bm-gpu-h100")
-    assert not told.alarms("NET011")
-    assert len(told.notes("NET011")) <= 2
+    report = page("oci-bm-gpu-h100")
+    assert not report.alarms("NET011")
+    assert len(report.notes("NET011")) <= 2
 
 
 # F7 to F14: settings that somebody needs
@@ -218,9 +218,9 @@ def test_f6_one_note_a_subnet() -> None:
     ],
 )  # fmt: skip
 def test_what_somebody_needs_is_left_alone(kind: str, env: dict[str, str], variable: str) -> None:
-    told = page(kind, all_=lambda node: _with(node, env))
-    assert not told.alarms(), told.alarms()
-    assert not told.told(variable)
+    report = page(kind, all_=lambda node: _with(node, env))
+    assert not report.alarms(), report.alarms()
+    assert not report.actions(variable)
 
 
 @pytest.mark.parametrize(
@@ -233,40 +233,40 @@ def test_what_somebody_needs_is_left_alone(kind: str, env: dict[str, str], varia
     ],
 )  # fmt: skip
 def test_what_is_about_speed_is_for_measuring(kind: str, env: dict[str, str], variable: str) -> None:
-    told = page(kind, all_=lambda node: _with(node, env))
-    assert set(told.told(variable)) <= {"try"}
-    assert not told.alarms(), told.alarms()
+    report = page(kind, all_=lambda node: _with(node, env))
+    assert set(report.actions(variable)) <= {"try"}
+    assert not report.alarms(), report.alarms()
 
 
 def test_f9_huge_pages_asked_for_say_nothing() -> None:
-    assert set(page("aws-p5", FI_EFA_USE_HUGE_PAGE="1").told("FI_EFA_USE_HUGE_PAGE")) == {"unset"}
+    assert set(page("aws-p5", FI_EFA_USE_HUGE_PAGE="1").actions("FI_EFA_USE_HUGE_PAGE")) == {"unset"}
 
 
 @pytest.mark.parametrize("level", ["SYS", "PHB", "PIX", "3"])
 def test_f12_a_level_of_gpudirect_stays(level: str) -> None:
-    told = page("l40s-roce", NCCL_NET_GDR_LEVEL=level)
-    assert "unset" not in told.told("NCCL_NET_GDR_LEVEL")
-    assert not told.alarms("NCC032") or level == "SYS"
+    report = page("l40s-roce", NCCL_NET_GDR_LEVEL=level)
+    assert "unset" not in report.actions("NCCL_NET_GDR_LEVEL")
+    assert not report.alarms("NCC032") or level == "SYS"
 
 
 @pytest.mark.parametrize(
-    ("version", "said"), [("2.26.5", False), ("2.27.3", True), ("2.29.2", False), ("2.30.3", False)]
+    ("version", "noted"), [("2.26.5", False), ("2.27.3", True), ("2.29.2", False), ("2.30.3", False)]
 )
-def test_f13_the_fall_back_of_nvls_was_in_two_versions(version: str, said: bool) -> None:
+def test_f13_the_fall_back_of_nvls_was_in_two_versions(version: str, noted: bool) -> None:
     def nccl(node: Node) -> Node:
         library = replace(known(known(node.nccl).loaded), version=version)
         return replace(node, nccl=replace(known(node.nccl), loaded=library, wanted=version, wheels=[]))
 
-    told = page("dgx-h100", all_=nccl, NCCL_NVLS_ENABLE="1")
-    assert not told.alarms("NCC033")
-    assert bool(told.told("NCCL_NVLS_ENABLE")) == said
-    assert bool(told.notes("NCC033")) == said
+    report = page("dgx-h100", all_=nccl, NCCL_NVLS_ENABLE="1")
+    assert not report.alarms("NCC033")
+    assert bool(report.actions("NCCL_NVLS_ENABLE")) == noted
+    assert bool(report.notes("NCC033")) == noted
 
 
 def test_f14_a_name_of_google_is_no_typing_error() -> None:
-    told = page("gcp-a3-mega", 2, "tcpxo", NCCL_DYNAMIC_CHUNK_SIZE="524288")
-    assert not told.alarms("NCC003")
-    assert "NCCL_CHUNK_SIZE" not in " ".join(finding.what for _, finding in told.findings)
+    report = page("gcp-a3-mega", 2, "tcpxo", NCCL_DYNAMIC_CHUNK_SIZE="524288")
+    assert not report.alarms("NCC003")
+    assert "NCCL_CHUNK_SIZE" not in " ".join(finding.what for _, finding in report.findings)
 
 
 # F15: Xids
@@ -275,7 +275,7 @@ def test_f14_a_name_of_google_is_no_typing_error() -> None:
 @pytest.mark.parametrize("code", [109, 136, 143, 154, 155, 156, 157, 158, 167, 32, 69, 8, 120, 999])
 def test_f15_no_xid_passes_unsaid(code: int) -> None:
     findings = [
-        finding for of, finding in page("dgx-h100", one=_xids(code)).findings if of in ("GPU005", "GPU006")
+        finding for of, finding in page("dgx-h100", last=_xids(code)).findings if of in ("GPU005", "GPU006")
     ]
     assert any(str(code) in finding.what and finding.state.rank <= State.NOTE.rank for finding in findings)
 
@@ -290,7 +290,7 @@ def test_f15_nor_does_one_of_an_nvswitch() -> None:
         named = [replace(xid, name="SXid 12028", pci="0000:05:00.0") for xid in xids]
         return replace(changed, gpus=replace(known(changed.gpus), xids=named))
 
-    findings = [finding for of, finding in page("dgx-h100", one=switch).findings if "12028" in finding.what]
+    findings = [finding for of, finding in page("dgx-h100", last=switch).findings if "12028" in finding.what]
     assert findings
     assert all(finding.state.rank <= State.NOTE.rank for finding in findings)
 
@@ -305,9 +305,9 @@ def _held_by_nobody(node: Node) -> Node:
 
 
 def test_f16_a_pod_beside_its_own_job_is_not_reset() -> None:
-    told = page("kubernetes-sriov", all_=_held_by_nobody)
-    assert not told.alarms("GPU027")
-    assert "gpu-reset" not in told.fixes()
+    report = page("kubernetes-sriov", all_=_held_by_nobody)
+    assert not report.alarms("GPU027")
+    assert "gpu-reset" not in report.fixes()
 
 
 def test_f16_mig_has_no_peer_access() -> None:
@@ -328,8 +328,8 @@ def test_f16_acs_matters_below_switches(kind: str) -> None:
         ]
         return replace(node, fabric=replace(fabric, pci=roots))
 
-    told = page(kind, all_=redirect)
-    assert not told.alarms("FAB001")
+    report = page(kind, all_=redirect)
+    assert not report.alarms("FAB001")
 
 
 def test_f16_a_desktop_loses_nothing_to_its_iommu() -> None:
@@ -342,7 +342,7 @@ def test_f16_a_network_of_the_bmc_is_no_card() -> None:
         more = nic("enxbe3af2b6059f", "169.254.3.1/24", driver="rndis_host")
         return replace(node, network=replace(network, interfaces=[*known(network.interfaces), more]))
 
-    assert not page("dgx-h100", 3, one=usb).alarms()
+    assert not page("dgx-h100", 3, last=usb).alarms()
 
 
 def test_f16_roce_without_any_class_is_said() -> None:
@@ -350,32 +350,32 @@ def test_f16_roce_without_any_class_is_said() -> None:
         absent = Unread("absent", "the file is empty")
         return _port(*(f"mlx5_{k}" for k in range(8)), traffic_class=absent)(node)
 
-    told = page("h200-roce", all_=without)
-    assert not told.alarms("RDM016")
-    assert told.notes("RDM016")
-    assert set(told.told("NCCL_IB_TC")) == {"try"}
+    report = page("h200-roce", all_=without)
+    assert not report.alarms("RDM016")
+    assert report.notes("RDM016")
+    assert set(report.actions("NCCL_IB_TC")) == {"try"}
 
 
 def test_f16_info_becomes_warnings() -> None:
-    assert page("dgx-h100", NCCL_DEBUG="INFO").told("NCCL_DEBUG") == {"set": "WARN"}
+    assert page("dgx-h100", NCCL_DEBUG="INFO").actions("NCCL_DEBUG") == {"set": "WARN"}
 
 
 def test_f16_nemos_timeout_is_no_warning() -> None:
-    told = page("dgx-h100", NCCL_IB_TIMEOUT="19")
-    assert not told.alarms()
-    assert not told.told("NCCL_IB_TIMEOUT")
+    report = page("dgx-h100", NCCL_IB_TIMEOUT="19")
+    assert not report.alarms()
+    assert not report.actions("NCCL_IB_TIMEOUT")
 
 
 def test_f16_a_profile_of_a_vendor_is_not_taken_away() -> None:
     for kind, profile in (("gcp-a3-mega", "tcpxo"), ("azure-nd-h100-v5", "azure-megatron")):
-        told = page(kind, 2, profile)
-        assert not told.alarms()
-        assert not [name for action, name in told.advice if action == "unset"]
+        report = page(kind, 2, profile)
+        assert not report.alarms()
+        assert not [name for action, name in report.advice if action == "unset"]
 
 
 def test_f16_efa_is_no_lack_of_hcas() -> None:
-    told = page("aws-p5")
-    assert not told.alarms()
+    report = page("aws-p5")
+    assert not report.alarms()
 
 
 def _without_conf(node: Node) -> Node:
@@ -384,15 +384,15 @@ def _without_conf(node: Node) -> Node:
 
 def test_f16_a_node_without_the_file_is_given_the_others() -> None:
     """P11, of H200 too; and where some nodes have it, it is theirs that is named."""
-    told = page("azure-nd-h100-v5", 2, one=_without_conf)
-    assert {code for code, _ in told.alarms()} == {"FAB009", "NCC005"}
-    assert "export NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml" in told.fixes()
+    report = page("azure-nd-h100-v5", 2, last=_without_conf)
+    assert {code for code, _ in report.alarms()} == {"FAB009", "NCC005"}
+    assert "export NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml" in report.fixes()
 
 
 def test_f16_two_cards_of_two_networks_are_not_joined() -> None:
     """R10: the other port of the card is a slower one without an address."""
-    told = page("oci-bm-gpu-h100", NCCL_IB_HCA="=mlx5_2")
-    assert "try" not in told.told("NCCL_IB_HCA")
+    report = page("oci-bm-gpu-h100", NCCL_IB_HCA="=mlx5_2")
+    assert "try" not in report.actions("NCCL_IB_HCA")
 
 
 # What the second exam found: a consequence, a card of nobody, a device of another job
@@ -417,14 +417,14 @@ def _interface(node: Node, name: str, **changes: Any) -> Node:
 
 
 def test_fewer_links_follow_from_a_port_that_is_down() -> None:
-    told = page("dgx-h100", 2, one=_link_down("mlx5_4", "ibp79s0"))
-    assert [code for code, _ in told.alarms()] == ["RDM005"]
+    report = page("dgx-h100", 2, last=_link_down("mlx5_4", "ibp79s0"))
+    assert [code for code, _ in report.alarms()] == ["RDM005"]
 
 
 def test_a_port_of_storage_that_is_down_fails_no_job() -> None:
-    told = page("dgx-h100", 2, one=_link_down("mlx5_7", "ibp170s0f0"))
-    assert [code for code, _ in told.alarms()] == ["RDM005"]
-    assert not [finding for _, finding in told.findings if finding.state is State.FAIL]
+    report = page("dgx-h100", 2, last=_link_down("mlx5_7", "ibp170s0f0"))
+    assert [code for code, _ in report.alarms()] == ["RDM005"]
+    assert not [finding for _, finding in report.findings if finding.state is State.FAIL]
 
 
 def test_an_address_of_ipv6_that_another_machine_has() -> None:
@@ -438,9 +438,9 @@ def test_an_address_of_ipv6_that_another_machine_has() -> None:
         ]
         return _interface(node, "gpu2_eth", addresses=refused)
 
-    told = page("ipv6-rails", 2, one=twice)
-    assert [code for code, _ in told.alarms()] == ["RDM013"]
-    assert "ip addr add fc00:200:2::a288:c/64 dev gpu2_eth" in told.fixes()
+    report = page("ipv6-rails", 2, last=twice)
+    assert [code for code, _ in report.alarms()] == ["RDM013"]
+    assert "ip addr add fc00:200:2::a288:c/64 dev gpu2_eth" in report.fixes()
 
 
 def test_two_trays_in_two_cliques_are_a_note() -> None:
@@ -449,14 +449,14 @@ def test_two_trays_in_two_cliques_are_a_note() -> None:
         cards = [replace(card, fabric=replace(known(card.fabric), clique=7)) for card in known(gpus.cards)]
         return replace(node, gpus=replace(gpus, cards=cards))
 
-    told = page("gb200-nvl72", 2, one=other)
-    assert not told.alarms()
-    assert any("clique" in note for note in told.notes("GPU031"))
+    report = page("gb200-nvl72", 2, last=other)
+    assert not report.alarms()
+    assert any("clique" in note for note in report.notes("GPU031"))
 
 
 def test_a_rail_of_tcpx_with_another_mtu() -> None:
-    told = page("gcp-a3-high", 2, "tcpx", one=lambda node: _interface(node, "enp12s0", mtu=1460))
-    assert [code for code, _ in told.alarms()] == ["NET004"]
+    report = page("gcp-a3-high", 2, "tcpx", last=lambda node: _interface(node, "enp12s0", mtu=1460))
+    assert [code for code, _ in report.alarms()] == ["NET004"]
 
 
 def test_a_topology_file_that_one_node_lacks_is_not_unset_on_all() -> None:
@@ -465,8 +465,8 @@ def test_a_topology_file_that_one_node_lacks_is_not_unset_on_all() -> None:
         files = [replace(file, fits=False) for file in known(nccl.named_files)]
         return replace(node, nccl=replace(nccl, named_files=files))
 
-    assert "unset" not in page("vm-passthrough", 2, "provider", one=unreadable).told("NCCL_TOPO_FILE")
-    assert "unset" in page("vm-passthrough", 2, "provider", all_=unreadable).told("NCCL_TOPO_FILE")
+    assert "unset" not in page("vm-passthrough", 2, "provider", last=unreadable).actions("NCCL_TOPO_FILE")
+    assert "unset" in page("vm-passthrough", 2, "provider", all_=unreadable).actions("NCCL_TOPO_FILE")
 
 
 def test_an_address_twice_on_a_rail_says_nothing_of_sockets() -> None:
@@ -475,36 +475,36 @@ def test_an_address_twice_on_a_rail_says_nothing_of_sockets() -> None:
         for interface in known(known(sound("h200-roce", 2, "site").nodes[0].network).interfaces)
         if interface.name == "ens2np0"
     )
-    told = page("h200-roce", 2, "site", one=lambda node: _interface(node, "ens2np0", addresses=first.addresses))
-    assert told.alarms("NET010")
-    assert "set" not in told.told("NCCL_SOCKET_IFNAME")
+    report = page("h200-roce", 2, "site", last=lambda node: _interface(node, "ens2np0", addresses=first.addresses))
+    assert report.alarms("NET010")
+    assert "set" not in report.actions("NCCL_SOCKET_IFNAME")
 
 
 def test_process_of_another_is_still_said() -> None:
     """The other side: what is wrong is said beside all this."""
 
-    def held(node: Node) -> Node:
+    def occupied(node: Node) -> Node:
         gpus = known(node.gpus)
         cards = list(known(gpus.cards))
         process = GpuProcess(name="python3", pid=4242, memory=60 * 2**30, user="alice", state="S")
         cards[2] = replace(cards[2], memory_used=60 * 2**30, processes=[process])
         return replace(node, gpus=replace(gpus, cards=cards))
 
-    assert {code for code, _ in page("dgx-h100", one=held).alarms()} == {"GPU025"}
+    assert {code for code, _ in page("dgx-h100", last=occupied).alarms()} == {"GPU025"}
 
 
 # What the third look found
 
 
 def test_a_range_beside_the_index_that_it_leads_to_is_a_note() -> None:
-    told = page("address-range", 2, "site")
-    assert not told.alarms()
-    assert any("NCCL_IB_ADDR_RANGE" in note for note in told.notes("NCC023"))
+    report = page("address-range", 2, "site")
+    assert not report.alarms()
+    assert any("NCCL_IB_ADDR_RANGE" in note for note in report.notes("NCC023"))
 
 
 def test_a_range_beside_an_index_that_leads_elsewhere_is_a_warning() -> None:
-    told = page("address-range", 2, NCCL_IB_ADDR_RANGE="10.1.0.0/16", NCCL_IB_GID_INDEX="1")
-    assert "NCC023" in {code for code, _ in told.alarms()}
+    report = page("address-range", 2, NCCL_IB_ADDR_RANGE="10.1.0.0/16", NCCL_IB_GID_INDEX="1")
+    assert "NCC023" in {code for code, _ in report.alarms()}
 
 
 def test_before_2_21_the_index_stays_and_the_range_goes() -> None:
@@ -512,9 +512,9 @@ def test_before_2_21_the_index_stays_and_the_range_goes() -> None:
         nccl = known(node.nccl)
         return replace(node, nccl=replace(nccl, loaded=replace(known(nccl.loaded), version="2.20.5")))
 
-    told = page("address-range", 2, "site", all_=old)
-    assert "unset NCCL_IB_ADDR_RANGE" in told.fixes()
-    assert "unset NCCL_IB_GID_INDEX" not in told.fixes()
+    report = page("address-range", 2, "site", all_=old)
+    assert "unset NCCL_IB_ADDR_RANGE" in report.fixes()
+    assert "unset NCCL_IB_GID_INDEX" not in report.fixes()
 
 
 def test_variables_of_googles_fast_socket_are_its_own() -> None:
@@ -528,21 +528,21 @@ _SIZES = {"NCCL_BUFFSIZE": "8388608", "NCCL_P2P_NET_CHUNKSIZE": "524288"}
 
 @pytest.mark.parametrize("kind", ["aws-p6-b200", "aws-p5en", "aws-p6e-gb200"])
 def test_f10_a_plugin_from_1_16_on_sets_the_sizes_itself(kind: str) -> None:
-    told = page(kind, all_=lambda node: _with(node, _SIZES))
-    assert not told.alarms(), told.alarms()
-    assert {name: told.told(name) for name in _SIZES} == {name: {"unset": None} for name in _SIZES}
+    report = page(kind, all_=lambda node: _with(node, _SIZES))
+    assert not report.alarms(), report.alarms()
+    assert {name: report.actions(name) for name in _SIZES} == {name: {"unset": None} for name in _SIZES}
 
 
 @pytest.mark.parametrize("kind", ["aws-p5", "aws-p4d", "aws-g6e-48xlarge", "kestrel-h100"])
 def test_f10_an_older_one_does_not_nor_one_without_a_table(kind: str) -> None:
-    told = page(kind, all_=lambda node: _with(node, _SIZES))
-    assert not told.alarms(), told.alarms()
-    assert not [name for name in _SIZES if "unset" in told.told(name)]
+    report = page(kind, all_=lambda node: _with(node, _SIZES))
+    assert not report.alarms(), report.alarms()
+    assert not [name for name in _SIZES if "unset" in report.actions(name)]
 
 
 def test_f10_other_sizes_than_the_plugins_are_somebodys_choice() -> None:
-    told = page("aws-p5en", NCCL_BUFFSIZE="16777216")
-    assert "unset" not in told.told("NCCL_BUFFSIZE")
+    report = page("aws-p5en", NCCL_BUFFSIZE="16777216")
+    assert "unset" not in report.actions("NCCL_BUFFSIZE")
 
 
 def _renumbered(node: Node) -> Node:
@@ -555,19 +555,19 @@ def _renumbered(node: Node) -> Node:
 def test_f16_s9_names_of_functions_in_a_guest() -> None:
     """A guest shows no physical function: the model says what it is."""
     names = "=" + ",".join(f"mlx5_{k}" for k in range(8))
-    told = page("gcp-a3-ultra", one=_renumbered, NCCL_IB_HCA=names)
-    assert told.told("NCCL_IB_HCA").get("unset", "kept") is None
+    report = page("gcp-a3-ultra", last=_renumbered, NCCL_IB_HCA=names)
+    assert report.actions("NCCL_IB_HCA").get("unset", "kept") is None
 
 
 def test_f16_r1_an_index_that_nccl_would_take_anyway_is_a_note() -> None:
-    told = page("h200-nvl4", 2, "site")
-    assert not told.alarms()
-    assert told.told("NCCL_IB_GID_INDEX") == {"unset": None}
-    assert all("NCCL would choose by itself" in note for note in told.notes("RDM014"))
+    report = page("h200-nvl4", 2, "site")
+    assert not report.alarms()
+    assert report.actions("NCCL_IB_GID_INDEX") == {"unset": None}
+    assert all("NCCL would choose by itself" in note for note in report.notes("RDM014"))
 
 
 def test_f16_ver012_a_function_of_one_host_is_no_other_card() -> None:
-    assert not page("dgx-h100", 3, one=_add_function).alarms("VER012")
+    assert not page("dgx-h100", 3, last=_add_function).alarms("VER012")
 
 
 @pytest.mark.parametrize(
@@ -578,9 +578,9 @@ def test_f16_ver012_a_function_of_one_host_is_no_other_card() -> None:
     ],
 )
 def test_f16_p11_where_no_node_has_the_file(kind: str, path: str) -> None:
-    told = page(kind, 2, all_=_without_conf)
-    assert {code for code, _ in told.alarms()} == {"FAB009"}
-    assert told.told("NCCL_TOPO_FILE") == {"try": path}
+    report = page(kind, 2, all_=_without_conf)
+    assert {code for code, _ in report.alarms()} == {"FAB009"}
+    assert report.actions("NCCL_TOPO_FILE") == {"try": path}
 
 
 def test_f16_the_summary_of_a_p5_names_its_efa() -> None:

@@ -33,10 +33,10 @@ def alarms(subject: Cluster) -> dict[str, list[Finding]]:
     """What fails or warns, by code; and in passing, that the page contradicts itself nowhere."""
     verdicts = judge(subject)
     assert not pages.contradictions(verdicts, recommend(subject, verdicts))
-    found = {
+    alarms_of = {
         verdict.code: [finding for finding in verdict.findings if finding.state in BAD] for verdict in verdicts
     }
-    return {code: findings for code, findings in found.items() if findings}
+    return {code: findings for code, findings in alarms_of.items() if findings}
 
 
 @pytest.mark.parametrize(
@@ -45,12 +45,12 @@ def alarms(subject: Cluster) -> dict[str, list[Finding]]:
     ids=[f"{plan.kind}-{count}-{name or 'none'}" for plan, count, name in SOUND],
 )
 def test_a_sound_machine_gives_no_alarm(plan: Plan, count: int, profile: str) -> None:
-    found = alarms(cluster(plan, count, profile))
-    failed = [finding.what for findings in found.values() for finding in findings if finding.state is State.FAIL]
-    told = {code: [finding.what for finding in findings] for code, findings in found.items()}
+    by_code = alarms(cluster(plan, count, profile))
+    failed = [finding.what for findings in by_code.values() for finding in findings if finding.state is State.FAIL]
+    whats = {code: [finding.what for finding in findings] for code, findings in by_code.items()}
     assert not failed
-    assert set(found) <= set(plan.expected), told
-    assert len(found) <= 2, told
+    assert set(by_code) <= set(plan.expected), whats
+    assert len(by_code) <= 2, whats
 
 
 # A list of names that also takes cards of storage, for each name is the beginning of others (mlx5_1: mlx5_10).
@@ -82,9 +82,9 @@ def test_it_is_told_to_set_nothing_that_it_does_not_need(plan: Plan, profile: st
 
 @pytest.mark.parametrize("plan", PLANS, ids=[plan.kind for plan in PLANS])
 def test_nor_does_one_at_work(plan: Plan) -> None:
-    found = alarms(at_work(cluster(plan, min(4, max(plan.counts)))))
-    assert set(found) <= set(plan.expected), {
-        code: [finding.what for finding in all_] for code, all_ in found.items()
+    by_code = alarms(at_work(cluster(plan, min(4, max(plan.counts)))))
+    assert set(by_code) <= set(plan.expected), {
+        code: [finding.what for finding in all_] for code, all_ in by_code.items()
     }
 
 
@@ -117,10 +117,10 @@ def _usual(sound: _Sound) -> dict[str, set[str]]:
 def test_a_fault_is_named(case: Case) -> None:
     """And nothing is said of any other node."""
     usual = _usual(_Sound(case.sound))
-    found = alarms(case.cluster)
+    by_code = alarms(case.cluster)
     new = [
         finding
-        for code, findings in found.items()
+        for code, findings in by_code.items()
         for finding in findings
         if finding.what not in usual.get(code, set())
     ]
@@ -151,7 +151,7 @@ def _half(node: Node) -> Node:
 
 def test_half_a_node_is_as_sound_as_a_whole_one() -> None:
     whole = cluster(next(plan for plan in PLANS if plan.kind == "dgx-h100"), 2, "")
-    found = alarms(replace(whole, nodes=[_half(node) for node in whole.nodes]))
-    assert not {"RDM002", "FAB006"} & set(found), found
+    by_code = alarms(replace(whole, nodes=[_half(node) for node in whole.nodes]))
+    assert not {"RDM002", "FAB006"} & set(by_code), by_code
     one_half = alarms(replace(whole, nodes=[_half(whole.nodes[0]), whole.nodes[1]]))
     assert "RDM002" in one_half, "where nodes differ, the cards of one are missing"

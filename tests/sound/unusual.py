@@ -531,7 +531,7 @@ def hidden() -> Plan:
 
     def change(node: Node) -> Node:
         fabric, rdma, container, gpus, health = (
-            known(one) for one in (node.fabric, node.rdma, node.container, node.gpus, node.health)
+            known(part) for part in (node.fabric, node.rdma, node.container, node.gpus, node.health)
         )
         return replace(
             node,

@@ -27,13 +27,13 @@ while time.monotonic() < end:
 
 def _watchers(box: Path) -> list[int]:
     """The watcher is in a session of its own; Slurm's cgroup holds it all the same."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             line = (folder / "cmdline").read_bytes()
             if b"probes.box.watcher" in line and os.fsencode(box) in line:
-                found.append(int(folder.name))
-    return found
+                pids.append(int(folder.name))
+    return pids
 
 
 @pytest.mark.parametrize("killed", ["the wrapper", "its process group", "everything"])
@@ -59,13 +59,15 @@ def test_sigkill_soon_after_sigterm(tmp_path: Path, killed: str) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False, env=environment())
     assert done.returncode == 1, done.stderr
     failed = [
-        one for one in json.loads((tmp_path / "told.json").read_text())["verdicts"] if one["state"] == "fail"
+        verdict
+        for verdict in json.loads((tmp_path / "told.json").read_text())["verdicts"]
+        if verdict["state"] == "fail"
     ]
-    assert [one["code"] for one in failed] == ["BOX007"]
-    told = json.dumps(failed)
-    assert "the job was sent SIGTERM" in told
-    assert f"(pid {os.getpid()})" in told
-    assert "nothing had failed before" in told
+    assert [verdict["code"] for verdict in failed] == ["BOX007"]
+    text = json.dumps(failed)
+    assert "the job was sent SIGTERM" in text
+    assert f"(pid {os.getpid()})" in text
+    assert "nothing had failed before" in text
 
 
 def _written(box: Path) -> None:

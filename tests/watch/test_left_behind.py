@@ -19,7 +19,7 @@ _LATE = "(sleep 2; printf 'late\\0\\377'; echo e >&2; sleep 1; echo later; echo 
 
 def _both_ways(folder: Path, shell: str) -> list[tuple[int, bytes, bytes]]:
     """Exit code, stdout to its end, stderr to its end; without and with `watch`."""
-    told = []
+    ends = []
     for before in ([], [*WATCH, "--"]):
         done = subprocess.run(
             [*before, "sh", "-c", shell],
@@ -29,8 +29,8 @@ def _both_ways(folder: Path, shell: str) -> list[tuple[int, bytes, bytes]]:
             timeout=60,
             check=False,
         )
-        told.append((done.returncode, done.stdout, done.stderr))
-    return told
+        ends.append((done.returncode, done.stdout, done.stderr))
+    return ends
 
 
 def test_its_output_is_the_same_to_the_end(tmp_path: Path) -> None:
@@ -100,15 +100,15 @@ def test_nothing_of_ours_outlives_it(tmp_path: Path) -> None:
 
 def _ours() -> list[str]:
     """Processes of ours that relay for this test's children."""
-    found = []
+    commands = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             command = Path(f"/proc/{name}/cmdline").read_text().replace("\0", " ")
         except OSError:
             continue
         if "watch/afterwards.py" in command and sys.executable in command:
-            found.append(command)
-    return found
+            commands.append(command)
+    return commands
 
 
 def _wait_for(path: Path) -> None:
@@ -120,8 +120,8 @@ def _wait_for(path: Path) -> None:
 
 def _settled(path: Path) -> str:
     """Once the relay, which is another process, has written what was printed."""
-    end, held = time.monotonic() + 10, ""
-    while held.count("\n") < 3 and time.monotonic() < end:
+    end, text = time.monotonic() + 10, ""
+    while text.count("\n") < 3 and time.monotonic() < end:
         time.sleep(0.05)
-        held = path.read_text()
-    return held
+        text = path.read_text()
+    return text

@@ -43,12 +43,12 @@ def _printed(box: Path) -> list[tuple[int, str]]:
     """pid and text of each line of the copy."""
     [node] = box.iterdir()
     text = (node / "output.log").read_text()
-    found = []
+    rows = []
     for row in map(json.loads, (node / "output.jsonl").read_text().splitlines()):
         piece = text[row["at"] : row["at"] + row["n"]].splitlines()
         runs = row.get("p", [(0, len(piece))])
-        found += list(zip([pid for pid, n in runs for _ in range(n)], piece, strict=True))
-    return found
+        rows += list(zip([pid for pid, n in runs for _ in range(n)], piece, strict=True))
+    return rows
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
@@ -60,12 +60,12 @@ def test_each_line_of_three_ranks_has_its_pid(tmp_path: Path, unbuffered: str) -
         done = subprocess.run(argv, cwd=tmp_path, env=env, stdout=file, stderr=file, timeout=100, check=False)
     assert done.returncode == 3
     own = [(tmp_path / "both").read_text().partition("ncclcheck watch:")[0].splitlines()]
-    told = _printed(tmp_path / "box")
-    assert [[line for _, line in told]] == own
-    pids = {pid for pid, _ in told} - {0}
+    printed = _printed(tmp_path / "box")
+    assert [[line for _, line in printed]] == own
+    pids = {pid for pid, _ in printed} - {0}
     assert len(pids) == 3
     # Lines that two ranks have cut into each other are nobody's; all others say their rank, and it is the same.
-    whole = [(pid, line) for pid, line in told if line.startswith(("step", "oops")) and line.count(" ") < 4]
+    whole = [(pid, line) for pid, line in printed if line.startswith(("step", "oops")) and line.count(" ") < 4]
     ranks = {line.rpartition(" ")[2]: pid for pid, line in whole if pid}
     assert sorted(ranks) == ["0", "1", "2"]
     known = [(pid, line) for pid, line in whole if pid]
@@ -77,17 +77,17 @@ def test_each_line_of_three_ranks_has_its_pid(tmp_path: Path, unbuffered: str) -
 
 @pytest.mark.parametrize("env", [{}, {"PYTHONUNBUFFERED": "1"}, {"PYTHONIOENCODING": "latin-1:replace"}])
 def test_the_streams_of_a_rank_are_as_they_were(tmp_path: Path, env: dict[str, str]) -> None:
-    told = [
+    runs = [
         subprocess.run(
             [*before, sys.executable, "-c", _SHOWN], cwd=tmp_path, env={**environment(RANK="0"), **env},
             capture_output=True, timeout=60, check=False,
         )
         for before in ([], [*WATCH, "--"])
     ]  # fmt: skip
-    assert (told[0].returncode, told[0].stdout, told[0].stderr) == (
-        told[1].returncode,
-        told[1].stdout,
-        told[1].stderr,
+    assert (runs[0].returncode, runs[0].stdout, runs[0].stderr) == (
+        runs[1].returncode,
+        runs[1].stdout,
+        runs[1].stderr,
     )
 
 
@@ -111,11 +111,11 @@ def test_what_a_rank_does_with_its_streams_is_done(tmp_path: Path, script: str) 
             capture_output=True, timeout=60, check=False,
         )  # fmt: skip
         (tmp_path / name / "told").write_bytes(b"%d\n" % done.returncode + done.stdout + b"\n" + done.stderr)
-    held = [
+    files = [
         {path.name: path.read_bytes() for path in (tmp_path / name).iterdir() if path.is_file()}
         for name in ("bare", "watched")
     ]
-    assert held[0] == held[1]
+    assert files[0] == files[1]
 
 
 def test_an_exception_of_the_users_handler_is_not_lost(tmp_path: Path) -> None:

@@ -35,15 +35,15 @@ _PYTHON = {
 
 
 def _same(folder: Path, command: list[str], seconds: float, code: int = 0) -> None:
-    told = []
+    ends = []
     for before in ([], [*WATCH, "--"]):
         done = subprocess.run(
             [*before, *command], cwd=folder, env=environment(OMP_NUM_THREADS="1"), capture_output=True,
             timeout=seconds, check=False,
         )  # fmt: skip
-        told.append((done.returncode, done.stdout, done.stderr))
-    assert told[0] == told[1]
-    assert told[0][0] == code
+        ends.append((done.returncode, done.stdout, done.stderr))
+    assert ends[0] == ends[1]
+    assert ends[0][0] == code
     assert not [*folder.glob("ncclcheck-box*")]
 
 

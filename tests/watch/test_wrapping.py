@@ -92,12 +92,12 @@ def test_the_order_of_both_streams_in_one_file(tmp_path: Path) -> None:
 
 def _lines(process: subprocess.Popen[bytes], until: str) -> list[str]:
     assert process.stdout is not None
-    found: list[str] = []
-    while until not in found:
+    lines: list[str] = []
+    while until not in lines:
         line = process.stdout.readline()
-        assert line, found
-        found.append(line.decode().strip())
-    return found
+        assert line, lines
+        lines.append(line.decode().strip())
+    return lines
 
 
 @pytest.mark.parametrize("to_group", [False, True])
@@ -181,13 +181,13 @@ def test_what_the_user_has_set_stays(tmp_path: Path) -> None:
     done = _watch(tmp_path, "env", options=["--box", str(tmp_path / "box")])
     assert b"NCCL_DEBUG=WARN" in done.stdout
     argv = ["env", *ours.split(), *WATCH, "--box", str(tmp_path / "box"), "--print-env"]
-    told = subprocess.run(
+    output = subprocess.run(
         argv, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True, env=environment()
     ).stdout
-    assert " NCCL_DEBUG" not in told
-    assert "TORCH_FR_BUFFER_SIZE" not in told
-    assert ":/mine" in told
-    assert "export TORCH_FR_DUMP_TEMP_FILE=" in told
+    assert " NCCL_DEBUG" not in output
+    assert "TORCH_FR_BUFFER_SIZE" not in output
+    assert ":/mine" in output
+    assert "export TORCH_FR_DUMP_TEMP_FILE=" in output
 
 
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:

@@ -93,14 +93,14 @@ def test_noise_alone_is_rarely_called_a_difference() -> None:
     assert 1 <= wrong <= 36
 
 
-def cluster(one: Trial | None, **env: str) -> Cluster:
+def cluster(outcome: Trial | None, **env: str) -> Cluster:
     job = Job(backend="nccl", ranks=2, nodes_asked=1, nodes_answered=1)
     nodes = [node("a", LO, nic("eth0", "10.0.0.1/24"), env=env)]
-    return Cluster(command="bench", nodes=nodes, job=job, measurements=Measurements(trial=one))
+    return Cluster(command="bench", nodes=nodes, job=job, measurements=Measurements(trial=outcome))
 
 
 @pytest.mark.parametrize(
-    ("one", "state", "says"),
+    ("outcome", "state", "says"),
     [
         (trial(FASTER, SAME), "ok", "NCCL_ALGO=Tree gains in all_reduce of 1 MiB +10.9"),
         (trial(SAME), "ok", "no difference beyond noise, in 6 pairs"),
@@ -110,8 +110,8 @@ def cluster(one: Trial | None, **env: str) -> Cluster:
         (None, "skipped", "no setting was tried"),
     ],
 )
-def test_the_rule(one: Trial | None, state: str, says: str) -> None:
-    verdict = judge(cluster(one), [rule for rule in all_rules() if rule.code == "BEN017"])[0]
+def test_the_rule(outcome: Trial | None, state: str, says: str) -> None:
+    verdict = judge(cluster(outcome), [rule for rule in all_rules() if rule.code == "BEN017"])[0]
     assert verdict.state.value == state
     assert says in (verdict.reason or verdict.findings[0].what)
 
@@ -124,7 +124,7 @@ def advice(action: Any, value: str | None = "Tree", variable: str = "NCCL_ALGO")
 
 
 @pytest.mark.parametrize(
-    ("one", "before", "after"),
+    ("outcome", "before", "after"),
     [
         (trial(FASTER), [advice("try"), advice("try", "1", "NCCL_X")], [("set", "measured"), ("try", "rule")]),
         (trial(FASTER, value=None), [], [("unset", "measured")]),
@@ -138,9 +138,9 @@ def advice(action: Any, value: str | None = "Tree", variable: str = "NCCL_ALGO")
     ],
 )
 def test_what_is_recommended_then(
-    one: Trial | None, before: list[Recommendation], after: list[tuple[str, str]]
+    outcome: Trial | None, before: list[Recommendation], after: list[tuple[str, str]]
 ) -> None:
-    recommendations = measured.weighed(Site(cluster(one), []), before)
+    recommendations = measured.weighed(Site(cluster(outcome), []), before)
     assert [(each.action, each.basis) for each in recommendations] == after
 
 
@@ -243,13 +243,15 @@ def test_two_simulated_nodes(ncclcheck: Command) -> None:
     document = ran.document
     assert [stage.name for stage in document.stages] == ["facts", "trial"]
     assert len(document.measurements.collectives) == 4, "of the first job all is kept, of the others none"
-    told = document.measurements.trial
-    assert told is not None
-    assert (told.variable, told.value, told.pairs, told.failed) == ("GLOO_SOCKET_IFNAME", "lo", 4, "")
-    assert {(one.op, one.bytes) for one in told.rows} == {
+    outcome = document.measurements.trial
+    assert outcome is not None
+    assert (outcome.variable, outcome.value, outcome.pairs, outcome.failed) == ("GLOO_SOCKET_IFNAME", "lo", 4, "")
+    assert {(size_row.op, size_row.bytes) for size_row in outcome.rows} == {
         (op, size) for op in ("all_reduce", "all_gather") for size in (1024, 65536)
     }
-    assert all(len(one.without_us) == len(one.with_us) == 4 and one.speedup for one in told.rows)
+    assert all(
+        len(size_row.without_us) == len(size_row.with_us) == 4 and size_row.speedup for size_row in outcome.rows
+    )
     again = ncclcheck("bench", "--from", "saved.json")
     assert "Tried: GLOO_SOCKET_IFNAME=lo, 4 pairs of jobs in turn" in again.out
     assert "BEN017" not in again.out.split("Tried")[0]
@@ -260,9 +262,9 @@ def test_a_setting_that_stops_the_job_is_named(ncclcheck: Command) -> None:
     """This gloo is built without TLS."""
     ran = ncclcheck("bench", "--nodes", "2", "--quick", "--with", "GLOO_DEVICE_TRANSPORT=TCP_TLS", seconds=150)
     assert ran.code == 1, ran.err
-    told = " ".join(ran.out.split())
-    assert "GLOO_DEVICE_TRANSPORT=TCP_TLS: the job does not run with it (dead rank: rank" in told
-    assert "unsupported gloo device" in told
+    text = " ".join(ran.out.split())
+    assert "GLOO_DEVICE_TRANSPORT=TCP_TLS: the job does not run with it (dead rank: rank" in text
+    assert "unsupported gloo device" in text
 
 
 @pytest.mark.parametrize(

@@ -72,8 +72,8 @@ def _run010(job: Job, nodes: list[Node] = NODES, change: Change | None = None) -
 
 def _filtered(nodes: list[Node], name: str, *chains: Filter) -> list[Node]:
     return [
-        replace(one, network=replace(known(one.network), filters=[*chains] if one.name == name else []))
-        for one in nodes
+        replace(member, network=replace(known(member.network), filters=[*chains] if member.name == name else []))
+        for member in nodes
     ]
 
 
@@ -174,7 +174,9 @@ def _behind() -> list[Node]:
 
 
 def test_a_container_behind_nat_is_the_one_to_change() -> None:
-    (finding,) = (one for one in judged("NET003", _behind(), _nat).findings if one.state.value == "fail")
+    (finding,) = (
+        candidate for candidate in judged("NET003", _behind(), _nat).findings if candidate.state.value == "fail"
+    )
     assert finding.where.node == "h2"
     assert "behind NAT: it gives the others 10.0.3.2 (eth0)" in finding.what
     assert "come from 10.1.0.22" in finding.what
@@ -183,7 +185,9 @@ def test_a_container_behind_nat_is_the_one_to_change() -> None:
     assert "route add" not in commands
     assert "addr del" not in commands
     assert "/etc/hosts" not in commands
-    assert not [one for one in judged("NET013", _behind(), _nat).findings if one.state.value != "ok"]
+    assert not [
+        candidate for candidate in judged("NET013", _behind(), _nat).findings if candidate.state.value != "ok"
+    ]
 
 
 def test_a_node_that_others_reach_is_not_behind_nat() -> None:
@@ -238,8 +242,8 @@ def test_no_trunk(change: Change) -> None:
 
 
 def test_two_nodes_show_no_trunk() -> None:
-    found = judged("NET006", hosts(2), pairs("both", "h1", volley=Volley(opened=8, late=4)))
-    assert not any("trunk between" in finding.what for finding in found.findings)
+    judgement = judged("NET006", hosts(2), pairs("both", "h1", volley=Volley(opened=8, late=4)))
+    assert not any("trunk between" in finding.what for finding in judgement.findings)
 
 
 def _by_ports(*of: str, same: int = 8) -> Change:
@@ -334,7 +338,7 @@ def test_nodes_that_only_the_switch_keeps_apart(asked: bool) -> None:
     lost = {**CUT, "connect": replace(DROPPED, kept="neighbour" if asked else "")}
     findings = judged("NET006", NODES, lambda a, b: lost if {a, b} == {"h2", "h3"} else {}).findings
     if not asked:
-        assert not any("the switch keeps" in one.what for one in findings)
+        assert not any("the switch keeps" in candidate.what for candidate in findings)
         return
     (finding,) = findings
     assert finding.what.startswith("the switch keeps h[2-3] apart: not even ARP passes between them, either way")
@@ -360,11 +364,13 @@ def test_a_link_that_went_down_stands_before_what_it_cut() -> None:
     watched = Interruptions(node="h3", seconds=60.0, links=[LinkEvents(name="eth0", downs=16)])
     all_of_it = replace(before, reach_after=after.reach, interruptions=[watched])
     (finding,) = (
-        one for one in verdict("NET006", *NODES, measurements=all_of_it).findings if one.state.value == "fail"
+        candidate
+        for candidate in verdict("NET006", *NODES, measurements=all_of_it).findings
+        if candidate.state.value == "fail"
     )
     assert finding.what.startswith("eth0 of h3 lost its link 16 times while the job ran")
     quiet = verdict("NET006", *NODES, measurements=replace(all_of_it, interruptions=[]))
-    assert not any("lost its link" in one.what for one in quiet.findings)
+    assert not any("lost its link" in candidate.what for candidate in quiet.findings)
 
 
 # What is said between the nodes
@@ -374,9 +380,9 @@ def test_a_link_that_went_down_stands_before_what_it_cut() -> None:
 def point() -> Iterator[tuple[MeetingPoint, int]]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = int(server.getsockname()[1])
-    one = MeetingPoint("127.0.0.1", [port], 2, "id", name="a", command="env", events=Events())
-    yield one, port
-    one.done(0, "over")
+    meeting = MeetingPoint("127.0.0.1", [port], 2, "id", name="a", command="env", events=Events())
+    yield meeting, port
+    meeting.done(0, "over")
 
 
 def _joined(port: int) -> Guest:
@@ -431,11 +437,12 @@ def test_a_second_card_in_the_subnet_on_whose_wire_nobody_answers_is_the_cause()
     second = nic("eth1", "10.1.0.22/24")
     nodes = [
         replace(
-            one, network=replace(known(one.network), interfaces=[*known(known(one.network).interfaces), second])
+            member,
+            network=replace(known(member.network), interfaces=[*known(known(member.network).interfaces), second]),
         )
-        if one.name == "h2"
-        else one
-        for one in NODES
+        if member.name == "h2"
+        else member
+        for member in NODES
     ]
     way = KernelRoute(
         address="10.1.0.1", kind="unicast", source="10.1.0.22", destination="10.1.0.0/24",
@@ -459,8 +466,8 @@ def test_node_0_that_takes_a_far_node_for_near_is_the_cause_and_no_firewall() ->
         for i in (1, 2, 3)
     ]
 
-    def cut(one: str, other: str) -> dict[str, Any]:
-        return dict(CUT) if {one, other} == {"h1", "h2"} else {}
+    def cut(sender: str, other: str) -> dict[str, Any]:
+        return dict(CUT) if {sender, other} == {"h1", "h2"} else {}
 
     (finding,) = _run010(_came(_unreached("10.1.0.1"), "h2"), nodes, cut)
     assert (finding.where.node, finding.where.peer) == ("h1", "h2")

@@ -24,9 +24,9 @@ def _reached(monkeypatch: pytest.MonkeyPatch, *answers: NotReached) -> Meeting:
     monkeypatch.setattr(follow, "_AGAIN_S", (0.0, 0.0))
     monkeypatch.setattr(follow, "_sleep", lambda *_: None)
     who = JoinIdentity(1, 2, "a", (1,), "", "b", "--rdzv-endpoint")
-    found = follow.reach(who, "env", len(answers) - 0.5, lambda _: None, lambda: False)
-    assert isinstance(found, Meeting)
-    return found
+    meeting = follow.reach(who, "env", len(answers) - 0.5, lambda _: None, lambda: False)
+    assert isinstance(meeting, Meeting)
+    return meeting
 
 
 @pytest.mark.parametrize(

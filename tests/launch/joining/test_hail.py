@@ -122,7 +122,7 @@ def test_who_is_farther_away_is_not_heard(address: str, is_near: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "port"),
+    ("answer", "port"),
     [
         (b"ncclcheck!12345678" + b"29501", 29501),
         (b"ncclcheck!12345678" + b"   22", 0),  # a port that node rank 0 of this run would not take
@@ -136,8 +136,8 @@ def test_who_is_farther_away_is_not_heard(address: str, is_near: bool) -> None:
         (QUESTION, 0),
     ],
 )
-def test_what_is_an_answer(said: bytes, port: int) -> None:
-    assert hail.port_of(said, NONCE, PORTS) == port
+def test_what_is_an_answer(answer: bytes, port: int) -> None:
+    assert hail.port_of(answer, NONCE, PORTS) == port
 
 
 def _stranger(sock: socket.socket, stop: threading.Event) -> None:
@@ -145,9 +145,9 @@ def _stranger(sock: socket.socket, stop: threading.Event) -> None:
     sock.settimeout(0.1)
     while not stop.is_set():
         with suppress(TimeoutError):
-            said, who = sock.recvfrom(256)
+            question, who = sock.recvfrom(256)
             for number in range(1000):
-                right = b"ncclcheck!" + said[-8:] + b"%5d" % PORTS[number % 4]
+                right = b"ncclcheck!" + question[-8:] + b"%5d" % PORTS[number % 4]
                 sock.sendto((right, b"x" * 9000, b"ncclcheck!" + bytes(13), right + b" ")[number % 4], who)
 
 
@@ -160,11 +160,11 @@ def test_thousands_of_answers_are_one_place_and_take_a_second(monkeypatch: pytes
         thread = threading.Thread(target=_stranger, args=(sock, stop), daemon=True)
         thread.start()
         begun = time.monotonic()
-        found = hail.hail(ports, RUN)
+        leads = hail.hail(ports, RUN)
         took = time.monotonic() - begun
         stop.set()
         thread.join(5)
-    assert [address for address, _ in found] == ["::1"]
+    assert [address for address, _ in leads] == ["::1"]
     assert took < 5  # a second, and what a busy machine adds
 
 
@@ -262,7 +262,7 @@ def _changed(**parts: Any) -> Meeting:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "meeting",
     [
         _changed(addresses=[EVIL]),
         _changed(addresses=["fe80::1%;reboot"]),  # ipaddress takes any text for a scope
@@ -290,7 +290,7 @@ def test_what_no_node_says_is_refused(meeting: Meeting) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "meeting",
     [
         _changed(hop={"interface": EVIL}),
         _changed(way={"table": EVIL}),
@@ -314,9 +314,9 @@ def test_no_word_of_it_comes_into_a_command(meeting: Meeting, outcome: Any) -> N
         assert len(finding.what) < 2000
 
 
-def _run010(said: Meeting, secret: Any = "") -> list[Finding]:
+def _run010(meeting: Meeting, secret: Any = "") -> list[Finding]:
     nodes = hosts(3)
-    came = Arrival(outcome="joined", node_rank=1, name="h2", address="10.1.0.2", unreached=said)
+    came = Arrival(outcome="joined", node_rank=1, name="h2", address="10.1.0.2", unreached=meeting)
     met = Meeting(endpoint="h1:29500", told_by="--rdzv-endpoint", outcome="open", arrivals=[came], secret=secret)
     job = Job(launcher="join", nodes_asked=3, meeting=met)
     return verdict("RUN010", *nodes, job=job, measurements=measured(nodes)).findings
@@ -340,5 +340,5 @@ def test_without_a_secret_no_other_name_is_mapped() -> None:
 
 def test_addresses_of_nodes_are_one_word_of_a_shell() -> None:
     evil = nic("eth0", "fd00::1%;reboot/64")
-    (found,) = safe.cluster(Cluster(command="env", nodes=[node("h1", evil)])).nodes
-    assert ";" not in str(found.network)
+    (safe_node,) = safe.cluster(Cluster(command="env", nodes=[node("h1", evil)])).nodes
+    assert ";" not in str(safe_node.network)

@@ -193,7 +193,7 @@ def test_no_join(env: dict[str, str], options: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("env", "options", "said"),
+    ("env", "options", "words"),
     [
         ({}, {"node_rank": 1, "nodes": 2}, "--rdzv-endpoint: is missing"),
         ({}, {"node_rank": 1, "rdzv_endpoint": "a:1"}, "--nodes: is missing"),
@@ -253,10 +253,10 @@ def test_no_join(env: dict[str, str], options: dict[str, Any]) -> None:
         (VOLCANO, {}, "its host name 'host' is not in VC_MASTER_HOSTS, VC_WORKER_HOSTS"),
     ],
 )
-def test_what_contradicts_is_named(env: dict[str, str], options: dict[str, Any], said: str) -> None:
+def test_what_contradicts_is_named(env: dict[str, str], options: dict[str, Any], words: str) -> None:
     with pytest.raises(UsageError) as raised:
         _who(env, **options)
-    assert said in str(raised.value)
+    assert words in str(raised.value)
 
 
 @pytest.mark.parametrize(

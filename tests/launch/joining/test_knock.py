@@ -35,8 +35,8 @@ def _told(code: str, detail: str, **answers: bool) -> list[Finding]:
     run = Run(silent=[silence], started_job=True, stopped_by="silent node")
     nodes = hosts(3)
     job = Job(launcher="join", nodes_asked=3, nodes_answered=3, ranks=3, missing=["h3"])
-    found = verdict(code, *nodes, command="bench", job=job, run=run, measurements=measured(nodes))
-    return found.findings
+    judged = verdict(code, *nodes, command="bench", job=job, run=run, measurements=measured(nodes))
+    return judged.findings
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,7 @@ def ports() -> Iterator[tuple[int, int]]:
 def test_a_closed_port_of_a_host_that_is_there_answers(ports: tuple[int, int]) -> None:
     opened, closed = ports
     knocks = knock([_door(0, opened), _door(1, closed), _door(2, closed, "no address")], "h9", 1.0)
-    assert [(one.of, one.by, one.answered) for one in knocks] == [
+    assert [(answer.of, answer.by, answer.answered) for answer in knocks] == [
         ("h1", "h9", True),
         ("h2", "h9", True),
         ("h3", "h9", False),
@@ -137,15 +137,15 @@ def test_it_keeps_its_limit() -> None:
         full.listen(0)
         port = full.getsockname()[1]
         waiting = [socket.socket() for _ in range(4)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex(("127.0.0.1", port))
+        for sock in waiting:
+            sock.setblocking(False)
+            sock.connect_ex(("127.0.0.1", port))
         time.sleep(0.1)
         begun = time.monotonic()
-        (found,) = knock([_door(0, port)], "h9", 0.5)
-        for one in waiting:
-            one.close()
-    assert (found.answered, found.detail) == (False, "no answer")
+        (answer,) = knock([_door(0, port)], "h9", 0.5)
+        for sock in waiting:
+            sock.close()
+    assert (answer.answered, answer.detail) == (False, "no answer")
     assert time.monotonic() - begun < 2.0
 
 
@@ -176,10 +176,10 @@ def test_what_was_found_stands_with_the_silent_node() -> None:
     gathered = Gathered([_Link()])
     gathered.take(AgentRecord(1, wire.Listening(door=_door(1, 40000))))
     gathered.begin_reach()
-    found = Knock(of="h2", by="another name", address="127.0.0.1", answered=True)
-    gathered.take(AgentRecord(0, wire.Knocked(found=[found])))
+    answer = Knock(of="h2", by="another name", address="127.0.0.1", answered=True)
+    gathered.take(AgentRecord(0, wire.Knocked(found=[answer])))
     silent = {silence.node: silence for silence in gathered.run(started_job=True, stopped_by="").silent}
-    assert [one.by for one in silent["h2"].knocks] == ["h1"]
+    assert [answer.by for answer in silent["h2"].knocks] == ["h1"]
     assert not silent["h1"].knocks
 
 

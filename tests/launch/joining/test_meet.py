@@ -70,10 +70,10 @@ def start() -> Iterator[Start]:
 def port() -> int:
     """Four ports in a row that are free at this moment."""
     for first in range(21000 + os.getpid() % 9000, 32000, 4):
-        with ExitStack() as held:
+        with ExitStack() as sockets:
             try:
                 for port in range(first, first + 4):
-                    held.enter_context(socket.create_server(("", port)))
+                    sockets.enter_context(socket.create_server(("", port)))
             except OSError:
                 continue
             return first
@@ -112,10 +112,10 @@ def test_the_same_rank_twice(start: Start, port: int) -> None:
     lead = start(*_node(0, 3, port), "--wait", "30")
     twins = [start(*_node(1, 3, port), "--name", name) for name in ("b", "c")]
     begun = time.monotonic()
-    code, said, _ = lead.end()
+    code, summary, _ = lead.end()
     assert time.monotonic() - begun < 15
-    assert (code, list(said["silent"])) == (3, ["node rank 2"])
-    turned = [a for a in said["meeting"]["arrivals"] if a["outcome"] == "same rank"]
+    assert (code, list(summary["silent"])) == (3, ["node rank 2"])
+    turned = [a for a in summary["meeting"]["arrivals"] if a["outcome"] == "same rank"]
     assert len(turned) == 1
     assert "node rank 1 came twice: " in turned[0]["detail"]
     ends = sorted(twin.end()[0] for twin in twins)
@@ -124,8 +124,8 @@ def test_the_same_rank_twice(start: Start, port: int) -> None:
 
 def test_different_numbers_of_nodes(start: Start, port: int) -> None:
     lead, other = start(*_node(0, 2, port), "--wait", "30"), start(*_node(1, 3, port))
-    code, said, _ = lead.end(15)
-    assert (code, said["meeting"]["arrivals"][0]["outcome"]) == (3, "other count")
+    code, summary, _ = lead.end(15)
+    assert (code, summary["meeting"]["arrivals"][0]["outcome"]) == (3, "other count")
     code, _, line = other.end()
     assert (code, "host0 was told of 2 nodes, host1 of 3" in line) == (2, True)
 
@@ -145,8 +145,8 @@ def test_a_secret_lets_its_own_nodes_in(start: Start, port: int, tmp_path: Path)
     file.chmod(0o600)
     by_file = start(*_node(1, 2, port), "--secret-file", str(file))
     lead = start(*_node(0, 2, port), NCCLCHECK_SECRET=_SECRETS[0])
-    code, said, _ = lead.end()
-    assert (code, said["answered"], said["meeting"]["secret"]) == (0, ["host0", "host1"], "secret")
+    code, summary, _ = lead.end()
+    assert (code, summary["answered"], summary["meeting"]["secret"]) == (0, ["host0", "host1"], "secret")
     assert by_file.end()[0] == 0
 
 
@@ -164,10 +164,10 @@ def test_another_secret_is_turned_away_by_both_sides(start: Start, port: int, ou
     code, _, line = other.end()
     assert code == 2
     assert "secret" in line
-    code, said, _ = lead.end()
-    assert (code, said["answered"], said["meeting"]["arrivals"]) == (3, ["host0"], [])
+    code, summary, _ = lead.end()
+    assert (code, summary["answered"], summary["meeting"]["arrivals"]) == (3, ["host0"], [])
     if ours and theirs:
-        assert "somebody at 127.0.0.1 was turned away: its secret" in said["silent"]["node rank 1"]
+        assert "somebody at 127.0.0.1 was turned away: its secret" in summary["silent"]["node rank 1"]
 
 
 @pytest.mark.parametrize(
@@ -190,14 +190,14 @@ def test_another_run_id_is_another_run(start: Start, port: int) -> None:
     lead = start(*_node(0, 2, port), "--wait", "3", "--rdzv-id", "one")
     other = start(*_node(1, 2, port), "--wait", "2", "--rdzv-id", "two")
     assert other.end()[1]["meeting"]["outcome"] in ("stranger", "refused")
-    code, said, _ = lead.end()
-    assert (code, said["meeting"]["arrivals"]) == (3, [])
+    code, summary, _ = lead.end()
+    assert (code, summary["meeting"]["arrivals"]) == (3, [])
 
 
 def test_nobody_comes(start: Start, port: int) -> None:
-    code, said, _ = start(*_node(0, 3, port), "--wait", "1").end()
-    assert (code, said["answered"]) == (3, ["host0"])
-    assert said["silent"]["node rank 2"] == "it did not join within 1 s"
+    code, summary, _ = start(*_node(0, 3, port), "--wait", "1").end()
+    assert (code, summary["answered"]) == (3, ["host0"])
+    assert summary["silent"]["node rank 2"] == "it did not join within 1 s"
 
 
 @pytest.mark.parametrize(
@@ -208,8 +208,8 @@ def test_nobody_comes(start: Start, port: int) -> None:
     ],
 )
 def test_node_0_never_comes(start: Start, port: int, host: str, outcome: str, words: str) -> None:
-    code, said, line = start(*_node(1, 2, port, host), "--wait", "1").end()
-    assert (code, said["nodes"], said["meeting"]["outcome"]) == (3, 1, outcome)
+    code, summary, line = start(*_node(1, 2, port, host), "--wait", "1").end()
+    assert (code, summary["nodes"], summary["meeting"]["outcome"]) == (3, 1, outcome)
     assert words in line
 
 
@@ -227,26 +227,26 @@ def test_something_else_listens(start: Start, port: int, banner: bytes, words: s
                 kept[-1].sendall(banner)
             except OSError:
                 continue
-        code, said, line = other.end()
-    assert (code, said["meeting"]["outcome"]) == (3, "stranger")
+        code, summary, line = other.end()
+    assert (code, summary["meeting"]["outcome"]) == (3, "stranger")
     assert words in line
 
 
 def test_a_taken_port_is_named_and_the_next_is_found(start: Start, port: int) -> None:
     with socket.create_server(("127.0.0.1", port)):
         nodes = [start(*_node(rank, 2, port)) for rank in (0, 1)]
-        code, said, _ = nodes[0].end()
+        code, summary, _ = nodes[0].end()
     assert (code, nodes[1].end()[0]) == (0, 0)
-    assert f"127.0.0.1:{port} cannot be opened: Address already in use; held by" in said["meeting"]["detail"]
+    assert f"127.0.0.1:{port} cannot be opened: Address already in use; held by" in summary["meeting"]["detail"]
 
 
 def test_all_ports_taken(start: Start, port: int) -> None:
-    with ExitStack() as held:
+    with ExitStack() as sockets:
         for number in range(port, port + 4):
-            held.enter_context(socket.create_server(("127.0.0.1", number)))
-        code, said, _ = start(*_node(0, 2, port)).end()
-    assert (code, said["meeting"]["outcome"], said["answered"]) == (3, "taken", ["host0"])
-    assert "Address already in use" in said["silent"]["node rank 1"]
+            sockets.enter_context(socket.create_server(("127.0.0.1", number)))
+        code, summary, _ = start(*_node(0, 2, port)).end()
+    assert (code, summary["meeting"]["outcome"], summary["answered"]) == (3, "taken", ["host0"])
+    assert "Address already in use" in summary["silent"]["node rank 1"]
 
 
 def test_a_follower_is_killed(start: Start, port: int) -> None:
@@ -254,9 +254,9 @@ def test_a_follower_is_killed(start: Start, port: int) -> None:
     lead.until("2 of 2 nodes are here")
     time.sleep(0.5)
     other.child.kill()
-    _, said, _ = lead.end()
-    assert said["answered"][0] == "host0"
-    assert said["closed"] == {"host1": "its connection closed; it had joined from 127.0.0.1"}
+    _, summary, _ = lead.end()
+    assert summary["answered"][0] == "host0"
+    assert summary["closed"] == {"host1": "its connection closed; it had joined from 127.0.0.1"}
 
 
 def test_node_0_is_killed(start: Start, port: int) -> None:
@@ -264,8 +264,8 @@ def test_node_0_is_killed(start: Start, port: int) -> None:
     lead.until("2 of 2 nodes are here")
     time.sleep(0.5)
     lead.child.kill()
-    code, said, line = other.end(10)
-    assert (code, said) == (3, {})
+    code, summary, line = other.end(10)
+    assert (code, summary) == (3, {})
     assert line.startswith("host1: node rank 0 is gone: ")
 
 
@@ -291,8 +291,8 @@ def test_a_follower_that_left_may_come_again(start: Start, port: int) -> None:
     first.child.kill()
     first.end()
     again = [start(*_node(rank, 3, port), "--name", f"again{rank}") for rank in (1, 2)]
-    code, said, _ = lead.end()
-    assert (code, said["answered"]) == (0, ["host0", "again1", "again2"])
+    code, summary, _ = lead.end()
+    assert (code, summary["answered"]) == (0, ["host0", "again1", "again2"])
     assert [process.end()[0] for process in again] == [0, 0]
 
 
@@ -306,7 +306,7 @@ def test_inside_torchrun_every_rank_ends_alike(start: Start, port: int) -> None:
     ranks = [start("env", **env(group, local)) for group in (0, 1) for local in (1, 0)]
     ends = [rank.end() for rank in ranks]
     assert [code for code, _, _ in ends] == [0, 0, 0, 0]
-    assert [said.get("answered") for _, said, _ in ends] == [None, ["n0", "n1"], None, None]
+    assert [summary.get("answered") for _, summary, _ in ends] == [None, ["n0", "n1"], None, None]
 
 
 # Raw sockets against the meeting point
@@ -329,9 +329,9 @@ def _connect(port: int) -> socket.socket:
 
 
 def _greeting(lines: BinaryIO) -> join_protocol.Greeting:
-    found = join_protocol.from_meeting(lines.readline())
-    assert isinstance(found, join_protocol.Greeting)
-    return found
+    greeting = join_protocol.from_meeting(lines.readline())
+    assert isinstance(greeting, join_protocol.Greeting)
+    return greeting
 
 
 class Guest:
@@ -436,9 +436,9 @@ def test_a_proof_is_good_for_one_greeting_only(meeting: tuple[MeetingPoint, Even
 
 def test_many_who_say_nothing_keep_nobody_out_for_long(meeting: tuple[MeetingPoint, Events, int]) -> None:
     point, _, port = meeting
-    with ExitStack() as held:
+    with ExitStack() as sockets:
         for _ in range(80):
-            held.enter_context(_connect(port))
+            sockets.enter_context(_connect(port))
         begun = time.monotonic()
         while 1 not in point.here and time.monotonic() - begun < 15:
             with _connect(port) as connection:
@@ -468,11 +468,11 @@ def test_a_name_may_stand_in_a_command(meeting: tuple[MeetingPoint, Events, int]
 
 def test_a_node_speaks_for_itself_only(meeting: tuple[MeetingPoint, Events, int]) -> None:
     point, events, port = meeting
-    said: list[str] = []
+    lines: list[str] = []
     with _connect(port) as connection:
         guest = Guest(connection).ask()
         guest.answer()
-        point.wait(1, said.append)
+        point.wait(1, lines.append)
         guest.say(next(wire.lines(wire.StepNotice(text="forged"), 0, 1)))
         guest.say(next(wire.lines(wire.StepNotice(text="own"), 1, 2)))
         assert events.get(timeout=5) == AgentRecord(1, wire.StepNotice(text="own"))
@@ -483,7 +483,7 @@ def test_a_node_speaks_for_itself_only(meeting: tuple[MeetingPoint, Events, int]
     closed = events.get(timeout=5)
     assert isinstance(closed, Closed)
     assert closed.detail == "its connection closed; it had joined from 127.0.0.1"
-    assert said[-1] == "2 of 2 nodes are here: a, b"
+    assert lines[-1] == "2 of 2 nodes are here: a, b"
 
 
 @pytest.mark.parametrize("way", ["unsealed", "forged", "changed", "repeated", "left out", "sent back"])
@@ -520,8 +520,8 @@ def test_what_was_said_before_all_had_come_is_not_lost(meeting: tuple[MeetingPoi
         time.sleep(0.2)
         assert events.empty()
         point.wait(1, lambda _: None)
-        found: Event = events.get(timeout=5)
-        assert found == AgentRecord(1, wire.StepNotice(text="early"))
+        event: Event = events.get(timeout=5)
+        assert event == AgentRecord(1, wire.StepNotice(text="early"))
 
 
 def test_a_flood_is_bounded(meeting: tuple[MeetingPoint, Events, int], monkeypatch: pytest.MonkeyPatch) -> None:

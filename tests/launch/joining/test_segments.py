@@ -29,12 +29,12 @@ def test_either_end_makes_both_send_small_segments(mine: bool, theirs: bool) -> 
         with (
             segments.connect("127.0.0.1", port, 2.0)
             if mine
-            else socket.create_connection(("127.0.0.1", port)) as one
+            else socket.create_connection(("127.0.0.1", port)) as caller
         ):
             other, _ = server.accept()
             with other:
-                assert max(_segment(one), _segment(other)) <= segments.SMALL_SEGMENT
-                one.sendall(bytes(100_000))
+                assert max(_segment(caller), _segment(other)) <= segments.SMALL_SEGMENT
+                caller.sendall(bytes(100_000))
                 assert len(other.recv(65536)) > 0
 
 
@@ -61,7 +61,7 @@ def test_a_connection_that_fails_raises() -> None:
 def test_an_error_tells_who_refuses(monkeypatch: pytest.MonkeyPatch, number: int, address: str, by: str) -> None:
     """192.0.2.1 stands for an address to which a UDP socket gets no way either."""
     unrouted = Unread("absent", "no way")
-    monkeypatch.setattr(addresses, "source_to", lambda one: unrouted if one == "192.0.2.1" else "127.0.0.1")
+    monkeypatch.setattr(addresses, "source_to", lambda target: unrouted if target == "192.0.2.1" else "127.0.0.1")
     assert unsent.of_error(OSError(number, "no"), address) == by
 
 
@@ -89,9 +89,9 @@ def test_connections_at_once_are_counted_as_the_kernel_answers_them() -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=64) as server:
         assert volley.fire(_door(server.getsockname()[1]), 8).late == 0
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full:  # what has no room in the queue is dropped
-        found = volley.fire(_door(full.getsockname()[1]), 8)
-        assert found.opened == 8
-        assert 5 <= found.late <= 7
+        burst = volley.fire(_door(full.getsockname()[1]), 8)
+        assert burst.opened == 8
+        assert 5 <= burst.late <= 7
 
 
 @pytest.mark.parametrize(("peers", "expected"), [(1, 8), (2, 8), (15, 4), (63, 1), (0, 8)])
@@ -108,5 +108,5 @@ def test_the_size_is_blamed_only_where_full_size_segments_fail(
     """A login shell that reads stdin holds our command up, and lets `true` pass over both."""
     answers = iter([Output(0, "", ""), again])
     monkeypatch.setattr("ncclcheck.probes.machine.process.run", lambda *_, **__: next(answers))
-    told = large_packets.explanation(["ssh", "--", "h3", "command"], {}, "h3")
-    assert ("nothing large came through" in told) == blamed
+    reason = large_packets.explanation(["ssh", "--", "h3", "command"], {}, "h3")
+    assert ("nothing large came through" in reason) == blamed

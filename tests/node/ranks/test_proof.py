@@ -110,7 +110,7 @@ def test_a_log_of_nccl_is_asked_for_beside_the_users_environment(tmp_path: Path)
     assert [(transport.rank, transport.source, transport.network) for transport in measurements.transport] == [
         (2, "log", "IB")
     ]
-    assert [one.node for one in measurements.traffic] == ["here"]
+    assert [port.node for port in measurements.traffic] == ["here"]
     assert Proof(_job("gloo"), "here", str(tmp_path), user).environment == {}
 
 
@@ -147,13 +147,13 @@ def test_bench_tells_over_what_gloo_ran(ncclcheck: Command) -> None:
     ran = ncclcheck("bench", "--nodes", "2", "--quick", "--nproc-per-node", "2", "--ops", "barrier", "-o", "json")
     assert ran.code == 0, ran.err
     document = ran.document
-    assert sorted(one.rank for one in document.measurements.transport) == [0, 1, 2, 3]
+    assert sorted(rank.rank for rank in document.measurements.transport) == [0, 1, 2, 3]
     for transport in document.measurements.transport:
         assert transport.interfaces == [LO]
         assert not isinstance(transport.connections, Unread)
         assert [(kind.kind, kind.peers) for kind in transport.connections] == [("TCP", "intra")]
         assert transport.connections[0].count >= 3
-    assert {one.node for one in document.measurements.traffic} == {"sim0", "sim1"}
+    assert {port.node for port in document.measurements.traffic} == {"sim0", "sim1"}
     verdicts = {verdict.code: verdict for verdict in document.verdicts}
     assert verdicts["BEN005"].findings[0].what == "sim[0-1]: gloo over TCP, by lo"
     assert {verdicts[code].state for code in ("BEN010", "BEN011", "BEN013", "BEN014")} == {State.SKIPPED}

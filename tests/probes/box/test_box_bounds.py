@@ -27,12 +27,12 @@ def _used(box: Path) -> int:
 def test_warnings_of_nccl_without_end(tmp_path: Path, files: int) -> None:
     written = [(tmp_path / f"nccl.node1.{pid}").open("wb", buffering=0) for pid in range(files)]
     for piece in range(20):
-        for one in written:
-            one.write(b"".join(_WARNING % (piece * 20_000 + n) for n in range(20_000 // files)))
+        for log in written:
+            log.write(b"".join(_WARNING % (piece * 20_000 + n) for n in range(20_000 // files)))
         bounds.keep(str(tmp_path))
     used = _used(tmp_path)
     assert used <= 3 * bounds.NCCL
-    assert used < sum(one.tell() for one in written)
+    assert used < sum(log.tell() for log in written)
     [first, *_] = kept = reading.logs_of(str(tmp_path))
     assert len(kept) == files
     assert Path(first).read_bytes().startswith(_WARNING % 0)

@@ -40,9 +40,9 @@ def test_one_that_has_ended_one_that_is_silent_and_one_of_an_earlier_attempt(tmp
     own = _node(tmp_path, "h1", status=1)
     _node(tmp_path, "h2", status=1)
     _node(tmp_path, "h3")
-    found, silent = folders.wait_for_ends(own, 5)
-    assert [(one.host, one.status) for one in found] == [("h2", 1), ("h3", None)]
-    assert [one.host for one in silent] == ["h3"]
+    ends, silent = folders.wait_for_ends(own, 5)
+    assert [(end.host, end.status) for end in ends] == [("h2", 1), ("h3", None)]
+    assert [node.host for node in silent] == ["h3"]
 
 
 @pytest.mark.usefixtures("quick")
@@ -57,10 +57,10 @@ def test_one_that_writes_is_not_silent(tmp_path: Path) -> None:
 
     thread = threading.Thread(target=write)
     thread.start()
-    found, silent = folders.wait_for_ends(own, 1.5)
+    ends, silent = folders.wait_for_ends(own, 1.5)
     over.set()
     thread.join()
-    assert (len(found), silent) == (1, [])
+    assert (len(ends), silent) == (1, [])
 
 
 @pytest.mark.usefixtures("quick")
@@ -102,8 +102,8 @@ def test_clocks_of_nodes_are_brought_together(tmp_path: Path, by: str) -> None:
         rows += [{"t": T + 10 + ahead, "what": "kernel", "text": "link down"}]
         (folder / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         (folder / "said").mkdir()
-        said = {"t": T + 10 + ahead, "what": "raised", "pid": 7, "type": "E", "frames": [], "rank": 0}
-        (folder / "said/7.jsonl").write_text(json.dumps(said) + "\n")
+        event = {"t": T + 10 + ahead, "what": "raised", "pid": 7, "type": "E", "frames": [], "rank": 0}
+        (folder / "said/7.jsonl").write_text(json.dumps(event) + "\n")
     boxes = reading.read(str(tmp_path))
     assert [box.started for box in boxes] == [T, T]
     assert [box.kernel[0].t for box in boxes] == [T + 10, T + 10]

@@ -27,8 +27,8 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _new(watch: gpus.GpuWatch, seconds: float) -> list[dict[str, Any]]:
     end = time.monotonic() + seconds
     while time.monotonic() < end:
-        if found := watch.new():
-            return found
+        if events := watch.new():
+            return events
         time.sleep(0.05)
     return []
 
@@ -64,8 +64,8 @@ def test_nothing_where_there_is_no_nvml() -> None:
 @pytest.mark.parametrize("hangs", [False, True])
 def test_a_watched_job(libraries: Path, tmp_path: Path, hangs: bool) -> None:
     """The Xid and the clocks are in the box; a driver that hangs holds nobody up."""
-    told = ("gpus = 2", "* clock = 1410", "1 xid = 79", *(["hang = nvmlDeviceGetTemperature"] if hangs else []))
-    env = environment(**fake_nvml.environment(libraries, tmp_path / "told", *told))
+    lines = ("gpus = 2", "* clock = 1410", "1 xid = 79", *(["hang = nvmlDeviceGetTemperature"] if hangs else []))
+    env = environment(**fake_nvml.environment(libraries, tmp_path / "told", *lines))
     argv = [sys.executable, "-m", "ncclcheck", "watch", "--box", str(tmp_path / "box"), "--"]
     job = [*argv, sys.executable, "-c", "import time; time.sleep(4); raise RuntimeError('CUDA error')"]
     with Popen(job, env=env, stdin=DEVNULL, stdout=DEVNULL, stderr=PIPE) as process:

@@ -67,6 +67,6 @@ def test_a_real_process_without_limits_has_used_up_none_but_the_size_of_a_file()
     with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        found = limits.used_up(Proc(), Process(child.pid, "1", os.getpid(), 0.0, rank=0), [])
-        assert f"process {child.pid} may write no file of more than 1048576 bytes (ulimit -f)" in found
+        words = limits.used_up(Proc(), Process(child.pid, "1", os.getpid(), 0.0, rank=0), [])
+        assert f"process {child.pid} may write no file of more than 1048576 bytes (ulimit -f)" in words
         child.kill()

@@ -44,8 +44,8 @@ def test_a_rank_that_tells_itself_and_what_it_starts(job: Processes, tmp_path: P
     job.find(1.0)
     (tmp_path / "said/9002.rank.jsonl").write_text('{"what": "rank", "pid": 9002, "rank": 1, "world": 3}\n')
     _process(tmp_path, 9003, 9002, "python -c multiprocessing")
-    told = job.find(2.0)
-    assert [(process.pid, process.rank, process.world) for process in told] == [(9002, 1, 3), (9003, 1, 0)]
+    ranks = job.find(2.0)
+    assert [(process.pid, process.rank, process.world) for process in ranks] == [(9002, 1, 3), (9003, 1, 0)]
     assert _roles(job) == {9001: (-1, False), 9002: (1, False), 9003: (1, True)}
     assert job.find(3.0) == []
 

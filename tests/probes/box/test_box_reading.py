@@ -25,7 +25,7 @@ def _box(folder: Path, *events: dict[str, Any], wrapper: tuple[dict[str, Any], .
     folder.mkdir(parents=True)
     (folder / "meta.json").write_text(json.dumps({**META, **meta}))
     (folder / "events.jsonl").write_text("".join(json.dumps(event) + "\n" for event in events))
-    (folder / "wrapper.jsonl").write_text("".join(json.dumps(one) + "\n" for one in wrapper))
+    (folder / "wrapper.jsonl").write_text("".join(json.dumps(event) + "\n" for event in wrapper))
     return folder
 
 

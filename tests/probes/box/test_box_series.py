@@ -69,9 +69,9 @@ mine.errors.BadConfig: no lr
 
 
 def test_the_last_exception_that_was_printed() -> None:
-    found = printed.exception(OUTPUT)
-    assert (found["type"], found["message"]) == ("BadConfig", "no lr")
-    assert found["frames"] == ["/w/train.py:9 in <module>"]
+    error = printed.exception(OUTPUT)
+    assert (error["type"], error["message"]) == ("BadConfig", "no lr")
+    assert error["frames"] == ["/w/train.py:9 in <module>"]
     assert printed.exception("Traceback (most recent call last):\n") == {}
 
 

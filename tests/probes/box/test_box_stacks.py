@@ -52,13 +52,13 @@ def test_a_worker_that_waits_for_a_lock(tmp_path: Path) -> None:
             before = (tmp_path / f"fault/{job.pid}.txt").read_bytes()
             stacks.ask_workers(alive)
             assert (tmp_path / f"fault/{job.pid}.txt").read_bytes() == before
-            told = (tmp_path / f"fault/{worker}.txt").read_text()
-            assert "line 5 in held" in told
+            text = (tmp_path / f"fault/{worker}.txt").read_text()
+            assert "line 5 in held" in text
             assert b"line 5 in held" not in before
             stacks.ask_workers(alive)  # it has one
             assert stacks.ask(alive, wait=True) == [job.pid]
             assert b"line 5 in held" not in (tmp_path / f"fault/{job.pid}.txt").read_bytes()
-            assert (tmp_path / f"fault/{worker}.txt").read_text() == told
+            assert (tmp_path / f"fault/{worker}.txt").read_text() == text
         finally:
             os.kill(worker, 9)
             job.kill()

@@ -43,10 +43,10 @@ def test_an_exception_is_told_with_rank_line_and_cause(box: Path) -> None:
     done = _python(box, script, RANK="3")
     bare = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (bare.returncode, bare.stderr)
-    [told] = _said(box)
-    assert (told["rank"], told["type"], told["message"]) == (3, "ValueError", "bad token=***")
-    assert told["cause"] == "KeyError: 'lr'"
-    assert told["frames"][-1][1:] == [4, "<module>"]
+    [event] = _said(box)
+    assert (event["rank"], event["type"], event["message"]) == (3, "ValueError", "bad token=***")
+    assert event["cause"] == "KeyError: 'lr'"
+    assert event["frames"][-1][1:] == [4, "<module>"]
     assert [*(box / "fault").iterdir()] == []
 
 
@@ -89,10 +89,10 @@ def test_a_crash_leaves_a_stack_and_the_exit_status(box: Path) -> None:
 def test_torchrun_is_given_the_error_file_that_record_would_write(box: Path) -> None:
     path = box / "error.json"
     _python(box, "raise ValueError('boom')", RANK="1", TORCHELASTIC_ERROR_FILE=str(path))
-    told = json.loads(path.read_text())["message"]
-    assert told["message"] == "ValueError: boom"
-    assert told["extraInfo"]["timestamp"].isdigit()
-    assert "ValueError: boom" in told["extraInfo"]["py_callstack"]
+    message = json.loads(path.read_text())["message"]
+    assert message["message"] == "ValueError: boom"
+    assert message["extraInfo"]["timestamp"].isdigit()
+    assert "ValueError: boom" in message["extraInfo"]["py_callstack"]
 
 
 def test_an_older_torch_is_given_the_names_that_it_knows(box: Path, tmp_path: Path) -> None:
@@ -148,11 +148,13 @@ def test_an_exception_that_ends_a_thread_is_told_and_the_first_of_many(box: Path
     done = _python(box, script, RANK="0")
     bare = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stderr) == (bare.returncode, bare.stderr)
-    told = _said(box)
-    assert [one["thread"] for one in told if one["what"] == "raised"] == [f"ckpt-{n}" for n in range(16)]
-    told = [one for one in told if one["what"] == "raised"]
-    assert {(one["rank"], one["type"], one["message"]) for one in told} == {(0, "KeyError", "'optimizer'")}
-    assert told[0]["frames"][-1][1:] == [3, "write"]
+    events = _said(box)
+    assert [event["thread"] for event in events if event["what"] == "raised"] == [f"ckpt-{n}" for n in range(16)]
+    events = [event for event in events if event["what"] == "raised"]
+    assert {(event["rank"], event["type"], event["message"]) for event in events} == {
+        (0, "KeyError", "'optimizer'")
+    }
+    assert events[0]["frames"][-1][1:] == [3, "write"]
 
 
 def test_a_box_that_is_gone_is_not_complained_of(box: Path) -> None:
@@ -166,17 +168,17 @@ def test_an_exit_is_told_with_its_line_and_the_exception_that_was_caught(box: Pa
     script = f"import os, sys\ntry:\n open('/none/x')\nexcept OSError:\n {leave}"
     done = _python(box, script, RANK="3")
     assert (done.returncode, done.stdout, done.stderr) == (3, "", "")
-    [told] = _said(box)
-    assert (told["what"], told["code"], told["type"], told["rank"]) == ("left", 3, "FileNotFoundError", 3)
-    assert (told["at"][0][1:], told["frames"][-1][1:]) == ([5, "<module>"], [3, "<module>"])
+    [event] = _said(box)
+    assert (event["what"], event["code"], event["type"], event["rank"]) == ("left", 3, "FileNotFoundError", 3)
+    assert (event["at"][0][1:], event["frames"][-1][1:]) == ([5, "<module>"], [3, "<module>"])
 
 
 def test_an_exit_with_code_0_is_told_once_it_ends_the_process(box: Path) -> None:
     _python(
         box, "import sys\ntry:\n sys.exit(0)\nexcept SystemExit:\n pass\ndef end():\n sys.exit()\nend()", RANK="1"
     )
-    [told] = _said(box)
-    assert (told["code"], told["at"][0][1:], told.get("type")) == (0, [7, "end"], None)
+    [event] = _said(box)
+    assert (event["code"], event["at"][0][1:], event.get("type")) == (0, [7, "end"], None)
 
 
 @pytest.mark.parametrize("script", ["raise SystemExit(3)", "import sys; sys.exit(3)"])
@@ -191,15 +193,15 @@ def test_a_process_without_free_descriptors_says_why_it_ends(box: Path) -> None:
         "while True:\n held.append(os.open('/dev/null', os.O_RDONLY))"
     )
     assert _python(box, script, RANK="2").returncode == 1
-    [told] = _said(box)
-    assert (told["type"], told["frames"][-1][1]) == ("OSError", 5)
+    [event] = _said(box)
+    assert (event["type"], event["frames"][-1][1]) == ("OSError", 5)
 
 
 def test_names_of_variables_that_are_not_finite_are_told_and_never_values(box: Path) -> None:
     script = "def step(x, mask):\n y = x * 2\n assert y < 1\nstep(float('nan'), float('-inf'))"
     _python(box, script, RANK="0")
-    [told] = _said(box)
-    assert sorted(told["not_finite"]) == ["mask", "x", "y"]
+    [event] = _said(box)
+    assert sorted(event["not_finite"]) == ["mask", "x", "y"]
 
 
 def test_names_are_found_in_tensors_and_arrays_too(box: Path) -> None:
@@ -208,16 +210,16 @@ def test_names_are_found_in_tensors_and_arrays_too(box: Path) -> None:
         "whole = np.array([1])\none = np.float32('nan')\nraise ValueError"
     )
     _python(box, script, RANK="0")
-    [told] = _said(box)
-    assert sorted(told["not_finite"]) == ["loss", "one", "wide"]
+    [event] = _said(box)
+    assert sorted(event["not_finite"]) == ["loss", "one", "wide"]
 
 
 def test_the_usual_end_of_a_rank_is_told_and_none_after_an_exception(box: Path) -> None:
     _python(box, "print(1)", RANK="4")
-    [told] = _said(box)
-    assert (told["what"], told["code"], told["rank"], told["at"]) == ("left", 0, 4, [])
+    [end] = _said(box)
+    assert (end["what"], end["code"], end["rank"], end["at"]) == ("left", 0, 4, [])
     _python(box, "raise ValueError", RANK="5")
-    assert sorted(one["what"] for one in _said(box)) == ["left", "raised"]
+    assert sorted(event["what"] for event in _said(box)) == ["left", "raised"]
 
 
 def test_who_sends_a_signal_says_so_with_its_line(box: Path) -> None:
@@ -229,9 +231,9 @@ def test_who_sends_a_signal_says_so_with_its_line(box: Path) -> None:
     done = _python(box, script, RANK="2")
     status, name, pid = done.stdout.split()
     assert (status, name, done.stderr) == ("-15", "kill", "")
-    [told] = [row for row in _said(box) if row["what"] == "sent"]
-    assert (told["rank"], told["number"], told["to"], told["group"]) == (2, 15, int(pid), False)
-    assert told["at"][0][1:] == [4, "stop"]
+    [event] = [row for row in _said(box) if row["what"] == "sent"]
+    assert (event["rank"], event["number"], event["to"], event["group"]) == (2, 15, int(pid), False)
+    assert event["at"][0][1:] == [4, "stop"]
 
 
 def test_a_launcher_that_stops_its_ranks_says_nothing(box: Path, tmp_path: Path) -> None:
@@ -253,8 +255,8 @@ def test_a_process_that_becomes_a_rank_says_which(box: Path) -> None:
     )
     done = _python(box, script)
     assert (done.returncode, done.stdout) == (0, "")
-    told = {row["what"]: row for row in _said(box)}
-    assert told.keys() == {"rank", "left"}
-    assert (told["rank"]["rank"], told["rank"]["world"], told["left"]["code"]) == (0, 1, 0)
+    events = {row["what"]: row for row in _said(box)}
+    assert events.keys() == {"rank", "left"}
+    assert (events["rank"]["rank"], events["rank"]["world"], events["left"]["code"]) == (0, 1, 0)
     assert _python(box, script, RANK="0").returncode == 0
     assert [row["what"] for row in _said(box)].count("rank") == 1  # its environment tells it

@@ -626,9 +626,9 @@ def _lazily(source: str, lines: list[str], opened: str) -> str:
 
 def _opened_anew(source: str, lines: list[str], _: str) -> str:
     """The first lines of __init__, then those of __getitem__."""
-    told = [line.partition("  #")[0] for line in lines]
-    at = next(number for number, line in enumerate(told) if line.startswith("if "))
-    init, item = ("".join(f"        {line}\n" for line in part) for part in (told[:at], told[at:]))
+    code = [line.partition("  #")[0] for line in lines]
+    at = next(number for number, line in enumerate(code) if line.startswith("if "))
+    init, item = ("".join(f"        {line}\n" for line in part) for part in (code[:at], code[at:]))
     before, head, after = source.partition("    def __init__")
     first, _, rest = after.partition("\n")
     return f"{before}{head}{first}\n{init}{rest}".replace("        if not 0 <=", f"{item}        if not 0 <=", 1)
@@ -702,7 +702,7 @@ def _raising(source: str, lines: list[str], line: str) -> str:
 
 def _replaced(source: str, lines: list[str], line: str) -> str:
     """This line, by all that is printed."""
-    within = next(one for one in source.splitlines() if line in one)
+    within = next(full for full in source.splitlines() if line in full)
     indent = " " * (len(within) - len(within.lstrip()))
     return source.replace(within, "\n".join(indent + line for line in lines))
 
@@ -730,16 +730,16 @@ def _anew(source: str, lines: list[str], _: str) -> str:
 
 def _at_its_place(source: str, lines: list[str], _: str) -> str:
     """Each line instead of that whose number it names; what names none is put above the classes."""
-    found = (HEAD + source).splitlines()
+    fixed = (HEAD + source).splitlines()
     above = []
     for line in lines:
         new, _, place = line.partition("  # users_own.py:")
         if place:
-            old = found[int(place) - 1]
-            found[int(place) - 1] = old[: len(old) - len(old.lstrip())] + new
+            old = fixed[int(place) - 1]
+            fixed[int(place) - 1] = old[: len(old) - len(old.lstrip())] + new
         else:
             above.append(line)
-    return "\n".join([*above, *found[HEAD.count("\n") :]]) + "\n"
+    return "\n".join([*above, *fixed[HEAD.count("\n") :]]) + "\n"
 
 
 def _of_epoch(source: str, lines: list[str], _: str) -> str:
@@ -897,4 +897,4 @@ def test_a_printed_fix_works_where_it_says(
     assert fixed != source
     after = examined(tmp_path / "after", fixed)
     assert after[code].state in (State.OK, State.NOTE, State.SKIPPED), [after[code].findings, fixed]
-    assert not [one for one in ("DAT001", "DAT002", "DAT003") if after[one].state is State.FAIL], fixed
+    assert not [check for check in ("DAT001", "DAT002", "DAT003") if after[check].state is State.FAIL], fixed

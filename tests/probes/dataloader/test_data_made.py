@@ -141,10 +141,10 @@ def test_what_cannot_be_examined_says_why(name: str, error: str, folder: str) ->
     ],
 )
 def test_a_change_replaces_what_it_excludes(changes: dict[str, Any], expected: tuple[int | None, int]) -> None:
-    one = FactoryLoader(
+    factory = FactoryLoader(
         list(range(10)), False, 10, {"batch_size": 4, "shuffle": True, "num_workers": 2, "prefetch_factor": 3}
     )
-    loader: DataLoader[Any] = one.make_loader(**changes)
+    loader: DataLoader[Any] = factory.make_loader(**changes)
     assert (loader.batch_size, loader.num_workers) == expected
     assert loader.prefetch_factor == (3 if loader.num_workers else None)
 
@@ -167,9 +167,9 @@ def test_indices_hold_the_ends_and_are_the_same_every_time() -> None:
 def test_leaves_of_a_sample() -> None:
     whole = torch.arange(100.0)
     sample = {"image": whole[2:4], "meta": {"id": 7, "name": "a"}, "ids": [1, 2, 3], "pair": (np.ones(2), None)}
-    found = fingerprint.leaves(sample)
-    assert set(found) == {"image", "meta.id", "meta.name", "ids", "pair.0", "pair.1"}
-    image = found["image"]
+    leaves = fingerprint.leaves(sample)
+    assert set(leaves) == {"image", "meta.id", "meta.name", "ids", "pair.0", "pair.1"}
+    image = leaves["image"]
     assert (image.dtype, image.shape, image.brief) == ("float32", (2,), "2, 3")
     assert (image.bytes, image.storage) == (8, 400)
     assert fingerprint.leaves(whole)[""].digest == fingerprint.leaves(whole.clone())[""].digest
@@ -193,8 +193,8 @@ OURS = np.random.RandomState(0)
 
 
 def test_private_generators_are_found_wherever_they_are() -> None:
-    found = seeds.private(_Holder())
-    assert set(found) == {"self.rng", "self.transforms[0]", "_Holder.shared", f"{__name__}.OURS"}
+    generators = seeds.private(_Holder())
+    assert set(generators) == {"self.rng", "self.transforms[0]", "_Holder.shared", f"{__name__}.OURS"}
 
 
 def test_global_generators_are_not_private() -> None:
@@ -241,11 +241,11 @@ class Holds(list[int]):
 def test_the_object_whose_method_a_thread_runs_is_known_by_its_path() -> None:
     before = surroundings.read()
     dataset = Holds()
-    found = surroundings.compare(
+    changes = surroundings.compare(
         before, surroundings.read(), FactoryLoader(dataset, iterable=False, length=4), 0.1
     )
     dataset.reader.asked.put(None)
-    assert found.thread_owners == ["self.reader"]
+    assert changes.thread_owners == ["self.reader"]
 
 
 def test_a_container_of_pyav_is_a_handle_that_workers_open_anew(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,8 +264,8 @@ def test_a_container_of_pyav_is_a_handle_that_workers_open_anew(monkeypatch: pyt
 
     now = surroundings.read()
     made = FactoryLoader(dataset=Videos(), loader={}, given="dataset", length=2, iterable=False)
-    found = surroundings.compare(now, now, made, 0.0)
-    assert {(library.path.replace("self[0]", "self"), library.type) for library in found.libraries} == {
+    changes = surroundings.compare(now, now, made, 0.0)
+    assert {(library.path.replace("self[0]", "self"), library.type) for library in changes.libraries} == {
         (f"self.containers[{number}]", "av.container.InputContainer") for number in (0, 1)
     }
     inherited = Inherited(path="self.containers[0]", how="library", what="av.container.InputContainer")

@@ -121,9 +121,9 @@ def test_a_defect_of_ours_is_reported_as_ours(monkeypatch: pytest.MonkeyPatch, a
     monkeypatch.setattr(importlib.import_module(_MODULES[module]), name, broken())
     report = look(aspect)
     assert getattr(report, aspect) is None, "what was seen until then says nothing"
-    made, told = document([report])
-    assert not [code for code, verdict in told.items() if verdict.state in (State.FAIL, State.WARN)]
-    finding = told["RUN004"].findings[0]
+    made, verdicts = document([report])
+    assert not [code for code, verdict in verdicts.items() if verdict.state in (State.FAIL, State.WARN)]
+    finding = verdicts["RUN004"].findings[0]
     assert finding.what == "internal error of ncclcheck: KeyError: 'a defect'"
     assert "broken.py" in {evidence.source: evidence.value for evidence in finding.evidence}["traceback"]
     assert made.state == "incomplete"
@@ -188,7 +188,7 @@ def test_memory_that_was_not_looked_at_is_named_in_the_last_line() -> None:
         finish.Story(started="2026-01-01T00:00:00+00:00", seconds=1.0, signal=None),
     )
     assert closing._unseen(document) == "not memory (the process that looked gave no answer in 3.67 s)"
-    told = dataset_text.text(document, 200)
-    assert "examined" not in told
-    assert "not seen   memory: the process that looked gave no answer" in told
+    words = dataset_text.text(document, 200)
+    assert "examined" not in words
+    assert "not seen   memory: the process that looked gave no answer" in words
     assert closing._decision(document).endswith("not memory (the process that looked gave no answer in 3.67 s).")

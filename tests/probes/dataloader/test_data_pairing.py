@@ -36,26 +36,29 @@ def sorted_inputs(batch: list[Sample]) -> Any:
 
 def sorted_without_lengths(batch: list[Sample]) -> Any:
     lengths = torch.tensor([len(tensor) for tensor, _ in batch])
-    batch = sorted(batch, key=lambda one: len(one[0]), reverse=True)
+    batch = sorted(batch, key=lambda sample: len(sample[0]), reverse=True)
     return pad_sequence([tensor for tensor, _ in batch]), lengths, torch.tensor([label for _, label in batch])
 
 
 def labels_of_the_next(batch: list[dict[str, Any]]) -> Any:
-    found = default_collate(batch)
-    return {**found, "label": found["label"].roll(1)}
+    collated = default_collate(batch)
+    return {**collated, "label": collated["label"].roll(1)}
 
 
 def label_of_the_first(batch: list[dict[str, Any]]) -> Any:
-    return torch.stack([one["image"] for one in batch]), torch.full((len(batch),), batch[0]["label"])
+    return torch.stack([sample["image"] for sample in batch]), torch.full((len(batch),), batch[0]["label"])
 
 
 def shuffled_apart(batch: list[dict[str, Any]]) -> Any:
     order = torch.tensor([2, 0, 1, 5, 3, 4])
-    return {"x": torch.stack([one["image"] for one in batch])[order], "names": [one["name"] for one in batch]}
+    return {
+        "x": torch.stack([sample["image"] for sample in batch])[order],
+        "names": [sample["name"] for sample in batch],
+    }
 
 
 def sorted_together(batch: list[Sample]) -> Any:
-    batch = sorted(batch, key=lambda one: len(one[0]), reverse=True)
+    batch = sorted(batch, key=lambda sample: len(sample[0]), reverse=True)
     lengths = torch.tensor([len(tensor) for tensor, _ in batch])
     return pad_sequence([tensor for tensor, _ in batch]), lengths, torch.tensor([label for _, label in batch])
 
@@ -67,23 +70,30 @@ def padded_on_the_left(batch: list[Sample]) -> Any:
 
 
 def mixed_up(batch: list[dict[str, Any]]) -> Any:
-    found = default_collate(batch)
+    collated = default_collate(batch)
     order = torch.tensor([2, 0, 1, 5, 3, 4])
-    return 0.7 * found["image"] + 0.3 * found["image"][order], found["label"], found["label"][order], 0.7
+    return (
+        0.7 * collated["image"] + 0.3 * collated["image"][order],
+        collated["label"],
+        collated["label"][order],
+        0.7,
+    )
 
 
 def negatives(batch: list[dict[str, Any]]) -> Any:
-    found = default_collate(batch)
-    return {"anchor": found["image"], "negative": found["image"].roll(1, 0), "label": found["label"]}
+    collated = default_collate(batch)
+    return {"anchor": collated["image"], "negative": collated["image"].roll(1, 0), "label": collated["label"]}
 
 
 def one_hot(batch: list[dict[str, Any]]) -> Any:
-    labels = torch.nn.functional.one_hot(torch.tensor([one["label"] for one in batch]))
-    return torch.stack([one["image"] for one in batch]) * 2 - 1, labels
+    labels = torch.nn.functional.one_hot(torch.tensor([sample["label"] for sample in batch]))
+    return torch.stack([sample["image"] for sample in batch]) * 2 - 1, labels
 
 
 def as_lists(batch: list[dict[str, Any]]) -> Any:
-    return tuple(zip(*[(one["image"], {"labels": torch.tensor([one["label"]])}) for one in batch], strict=True))
+    return tuple(
+        zip(*[(sample["image"], {"labels": torch.tensor([sample["label"]])}) for sample in batch], strict=True)
+    )
 
 
 def language(batch: list[Sample]) -> Any:
@@ -101,15 +111,15 @@ def language(batch: list[Sample]) -> Any:
         (label_of_the_first, images(), {"image", "label"}),
         (shuffled_apart, images(), {"image", "name"}),
     ],
-    ids=lambda one: getattr(one, "__name__", ""),
+    ids=lambda collate: getattr(collate, "__name__", ""),
 )
 def test_rows_of_two_samples_are_named(collate: Collate, given: list[Any], parts: set[str]) -> None:
     indices = [10 * n for n in range(len(given))]
-    found = unpaired(collate(given), given, indices)
-    assert found is not None
-    assert {found.first, found.second} == parts
-    assert found.first_of != found.second_of
-    assert {found.first_of, found.second_of} <= {*indices}
+    pair = unpaired(collate(given), given, indices)
+    assert pair is not None
+    assert {pair.first, pair.second} == parts
+    assert pair.first_of != pair.second_of
+    assert {pair.first_of, pair.second_of} <= {*indices}
 
 
 @pytest.mark.parametrize("collate", [default_collate, mixed_up, negatives, one_hot, as_lists])

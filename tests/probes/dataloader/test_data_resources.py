@@ -105,7 +105,7 @@ class Packed(Records):
     def __init__(self) -> None:
         super().__init__()
         packed = [pickle.dumps(item) for item in self.records]
-        self.ends = torch.tensor([0] + [len(one) for one in packed]).cumsum(0)
+        self.ends = torch.tensor([0] + [len(text) for text in packed]).cumsum(0)
         self.data = torch.frombuffer(bytearray(b"".join(packed)), dtype=torch.uint8)
         self.records = []
 
@@ -277,6 +277,6 @@ def test_memory_is_looked_at_briefly_where_there_was_no_time_for_more(monkeypatc
     dataset = KeepsFrames()
     seen = resources.look(FactoryLoader(dataset, False, len(dataset), {}), DataPlan(factory="a:b", node="a"), 1.0)
     assert isinstance(seen.fresh, Unread)
-    found = verdict("DAT021", seen)
-    assert found.state is State.WARN, found
-    assert "self.kept" in str(found.findings[0].evidence)
+    judged = verdict("DAT021", seen)
+    assert judged.state is State.WARN, judged
+    assert "self.kept" in str(judged.findings[0].evidence)

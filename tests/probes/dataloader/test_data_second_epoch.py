@@ -138,8 +138,8 @@ def test_batches_of_a_generator_come_once(tmp_path: Path, *, once: bool) -> None
     assert view.dry == (Dry(source="generator", function="<genexpr>", arguments=[".0"]) if once else None)
 
 
-def verdict(code: str, **held: Any) -> Verdict:
-    report = DataReport(node="a", factory="f", **held)
+def verdict(code: str, **facts: Any) -> Verdict:
+    report = DataReport(node="a", factory="f", **facts)
     cluster = Cluster(command="data", nodes=[Node(name="a")], measurements=Measurements(data=[report]))
     return judge(cluster, [rule for rule in all_rules() if rule.code == code])[0]
 
@@ -203,7 +203,7 @@ class Briefly(Guarded):
             return index
 
 
-def held(dataset: Any) -> list[Held]:
+def locks_of(dataset: Any) -> list[Held]:
     def work() -> list[Held]:
         locks, begun = Locks(dataset), time.perf_counter()
         with locks.watched():
@@ -218,11 +218,11 @@ def held(dataset: Any) -> list[Held]:
 
 def test_the_share_of_a_read_that_a_lock_is_held(tmp_path: Path) -> None:
     path = str(tmp_path / "lock")
-    ((lock, share),) = [(one.lock, one.share) for one in held(Guarded())]
+    ((lock, share),) = [(wait.lock, wait.share) for wait in locks_of(Guarded())]
     assert (lock, share > 0.7) == ("self.lock", True)
-    ((lock, share),) = [(one.lock, one.share) for one in held(OnFile(path))]
+    ((lock, share),) = [(wait.lock, wait.share) for wait in locks_of(OnFile(path))]
     assert (lock, share > 0.7) == (path, True)
-    assert all(one.share < 0.3 for one in held(Briefly()))
+    assert all(wait.share < 0.3 for wait in locks_of(Briefly()))
 
 
 def test_a_lock_around_a_read_is_a_warning_where_it_costs_something() -> None:

@@ -52,7 +52,7 @@ def look(folder: str, name: str, ranks: int = 1) -> Sharding:
 
 
 def verdicts(*seen: Sharding) -> dict[str, Verdict]:
-    reports = [DataReport(node=f"n{i}", factory="f", sharding=held) for i, held in enumerate(seen)]
+    reports = [DataReport(node=f"n{i}", factory="f", sharding=share) for i, share in enumerate(seen)]
     cluster = Cluster(
         command="data",
         nodes=[Node(name=report.node) for report in reports],
@@ -148,7 +148,7 @@ def test_the_cause_of_another_order_is_named(folder: str) -> None:
     causes = {
         name: look(folder, name).index_map for name in ("from_a_listing", "shuffled_without_a_seed", "from_a_set")
     }
-    assert [held and held.cause for held in causes.values()] == ["listing", "entropy", "interpreter"]
+    assert [cause and cause.cause for cause in causes.values()] == ["listing", "entropy", "interpreter"]
 
 
 def test_an_interpreter_that_was_started_early_is_used_and_ends(folder: str) -> None:
@@ -191,7 +191,7 @@ BACKWARD = "            loss(batch).backward()\n"
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "counts"),
     [
         (of_main(f"    for epoch in range(9):\n        for batch in data:\n{BACKWARD}"), True),
         (of_main(f"    for n, batch in enumerate(tqdm(data)):\n{BACKWARD}"), True),
@@ -204,9 +204,9 @@ BACKWARD = "            loss(batch).backward()\n"
         ("def train_data(:\n    x.backward()", False),
     ],
 )
-def test_a_loop_counts_where_it_trains_on_what_the_factory_gives(tmp_path: Path, text: str, found: bool) -> None:
+def test_a_loop_counts_where_it_trains_on_what_the_factory_gives(tmp_path: Path, text: str, counts: bool) -> None:
     (tmp_path / "train.py").write_text(text)
-    assert set_epoch_callers(str(tmp_path), "train.py:train_data") == ([], ["train.py"] if found else [])
+    assert set_epoch_callers(str(tmp_path), "train.py:train_data") == ([], ["train.py"] if counts else [])
 
 
 ALIKE = Randomness(shared=[SharedStream(generator="numpy", where="the first worker", ranks=[0, 1])])

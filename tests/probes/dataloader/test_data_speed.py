@@ -128,13 +128,13 @@ def verdict(*seen: Speed | None) -> Verdict:
     cluster = Cluster(
         command="data",
         nodes=[Node(name="a")],
-        measurements=Measurements(data=[DataReport(node="a", factory="a:b", speed=one) for one in seen]),
+        measurements=Measurements(data=[DataReport(node="a", factory="a:b", speed=measured) for measured in seen]),
     )
     return judge(cluster, [rule for rule in all_rules() if rule.code == "DAT026"])[0]
 
 
 @pytest.mark.parametrize(
-    ("changes", "state", "told"),
+    ("changes", "state", "words"),
     [
         ({"need": 90.0}, State.OK, "4 workers give 380 samples/s, 90 are needed"),
         ({"need": 385.0, "workers": 4}, State.OK, "4 workers give 380"),
@@ -160,10 +160,10 @@ def verdict(*seen: Speed | None) -> Verdict:
         ),
     ],
 )
-def test_rule(changes: dict[str, Any], state: State, told: str) -> None:
-    found = verdict(replace(SEEN, **changes))
-    assert found.state is state
-    assert any(told in finding.what for finding in found.findings), [finding.what for finding in found.findings]
+def test_rule(changes: dict[str, Any], state: State, words: str) -> None:
+    judged = verdict(replace(SEEN, **changes))
+    assert judged.state is state
+    assert any(words in finding.what for finding in judged.findings), [finding.what for finding in judged.findings]
 
 
 NOTHING = replace(SEEN, points=[], missed=[Missed(workers=0, why="KeyError: 0")])
@@ -187,8 +187,8 @@ def test_nothing_was_measured() -> None:
 )
 def test_what_is_recommended(changes: dict[str, Any], command: str) -> None:
     """Only what was seen to give more."""
-    found = verdict(replace(SEEN, **changes))
-    assert found.findings[0].remedies[0].commands == [command]
+    judged = verdict(replace(SEEN, **changes))
+    assert judged.findings[0].remedies[0].commands == [command]
 
 
 def test_the_fewest_workers_that_nothing_beats() -> None:

@@ -129,9 +129,9 @@ class Refilled:
         self.kept, self.copies = torch.empty(8, 3), copies
 
     def __call__(self, samples: list[Any]) -> Any:
-        for row, (one, _) in zip(self.kept, samples, strict=False):
-            row.copy_(one)
-        batch = torch.stack([one for one, _ in samples]) if self.copies else self.kept[: len(samples)]
+        for row, (sample, _) in zip(self.kept, samples, strict=False):
+            row.copy_(sample)
+        batch = torch.stack([image for image, _ in samples]) if self.copies else self.kept[: len(samples)]
         return batch, torch.tensor([label for _, label in samples])
 
 

@@ -83,21 +83,23 @@ def _marked(kind: str, name: str, *rest: str) -> Any:
     ("kind", "name"), [_marked(kind, name) for kind, names in SOUND.items() for name in names]
 )
 def test_a_sound_loader_raises_no_alarm(tmp_path: Path, kind: str, name: str) -> None:
-    told = examined(kind, name, tmp_path)
+    verdicts = examined(kind, name, tmp_path)
     assert {
-        code: verdict.findings for code, verdict in told.items() if verdict.state in ALARMS and code != "DAT025"
+        code: verdict.findings
+        for code, verdict in verdicts.items()
+        if verdict.state in ALARMS and code != "DAT025"
     } == {}
-    assert told["RUN004"].state in (State.OK, State.SKIPPED), told["RUN004"].findings
-    assert told["DAT003"].state is State.OK
-    assert told["DAT014"].state is State.OK
+    assert verdicts["RUN004"].state in (State.OK, State.SKIPPED), verdicts["RUN004"].findings
+    assert verdicts["DAT003"].state is State.OK
+    assert verdicts["DAT014"].state is State.OK
 
 
-@pytest.mark.parametrize(("kind", "name", "code", "words"), [_marked(*one) for one in BROKEN])
+@pytest.mark.parametrize(("kind", "name", "code", "words"), [_marked(*defect) for defect in BROKEN])
 def test_a_defect_is_named(tmp_path: Path, kind: str, name: str, code: str, words: str) -> None:
     verdict = examined(kind, name, tmp_path)[code]
     assert verdict.state in ALARMS, verdict
-    told = [finding.what for finding in verdict.findings]
-    told += [
+    texts = [finding.what for finding in verdict.findings]
+    texts += [
         f"{evidence.source}: {evidence.value}" for finding in verdict.findings for evidence in finding.evidence
     ]
-    assert words in " ".join(told)
+    assert words in " ".join(texts)

@@ -63,22 +63,24 @@ def _slow(name: str, *rest: str) -> Any:
 
 @pytest.mark.parametrize("name", [_slow(name) for name in SOUND])
 def test_a_sound_loader_raises_no_alarm(name: str) -> None:
-    told = examined(name)
+    verdicts = examined(name)
     assert {
-        code: verdict.findings for code, verdict in told.items() if verdict.state in ALARMS and code != "DAT025"
+        code: verdict.findings
+        for code, verdict in verdicts.items()
+        if verdict.state in ALARMS and code != "DAT025"
     } == {}
-    assert told["DAT003"].state is State.OK
+    assert verdicts["DAT003"].state is State.OK
 
 
-@pytest.mark.parametrize(("name", "code", "words"), [_slow(*one) for one in BROKEN])
+@pytest.mark.parametrize(("name", "code", "words"), [_slow(*defect) for defect in BROKEN])
 def test_a_defect_is_named(name: str, code: str, words: str) -> None:
     verdict = examined(name)[code]
     assert verdict.state in ALARMS
-    told = [finding.what for finding in verdict.findings]
-    told += [
+    texts = [finding.what for finding in verdict.findings]
+    texts += [
         f"{evidence.source}: {evidence.value}" for finding in verdict.findings for evidence in finding.evidence
     ]
-    assert words in " ".join(told)
+    assert words in " ".join(texts)
 
 
 @pytest.mark.nightly
@@ -89,11 +91,11 @@ def test_a_loader_with_a_fixed_seed_is_noted() -> None:
 
 
 def test_padding_of_the_users_own_is_no_alarm() -> None:
-    told = examined("bucketed")
-    assert told["DAT014"].state is State.OK
-    assert told["DAT003"].state is State.OK
+    verdicts = examined("bucketed")
+    assert verdicts["DAT014"].state is State.OK
+    assert verdicts["DAT003"].state is State.OK
 
 
 def test_generators_that_a_worker_init_fn_gives_are_seen_where_it_runs() -> None:
-    told = examined("noisy_reseeded")
-    assert {told[code].state for code in ("DAT009", "DAT010", "DAT011")} == {State.OK}
+    verdicts = examined("noisy_reseeded")
+    assert {verdicts[code].state for code in ("DAT009", "DAT010", "DAT011")} == {State.OK}

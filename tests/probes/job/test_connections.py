@@ -21,7 +21,7 @@ def _row(
     info = bytearray(240)
     for offset, value in zip((136, 100, 216), counted, strict=True):
         struct.pack_into("=I", info, offset, value)
-    ends = (socket.inet_aton(one).ljust(16, b"\0") for one in (_A, target))
+    ends = (socket.inet_aton(address).ljust(16, b"\0") for address in (_A, target))
     message = connections._MESSAGE.pack(
         socket.AF_INET, 1, timer, repeats, b"\1\2\3\4", *ends, 0, struct.pack("=Q", cookie), b"\0" * 20
     )
@@ -59,12 +59,12 @@ def test_a_receiver_that_is_full_is_no_outage() -> None:
 def test_two_outages_and_several_connections_of_one_pair() -> None:
     quiet, silent = _row(1, (11, 1, 0)), _row(1, (11, 1, 0), repeats=1)
     looks = [_row(1, (10, 0, 0)), silent, quiet, silent, quiet]
-    (sent,) = _told(*(one + _row(2, (5 + n, 0, 0)) for n, one in enumerate(looks)))
+    (sent,) = _told(*(row + _row(2, (5 + n, 0, 0)) for n, row in enumerate(looks)))
     assert (sent.outages, sent.unanswered_s, sent.segments) == (2, 0.4, 1 + 4)
 
 
 def test_connections_within_a_host_are_left_out() -> None:
-    looks = [_row(1, (n, 0, 0), target=one) for n in (1, 9) for one in (_A, "127.0.0.1")]
+    looks = [_row(1, (n, 0, 0), target=target) for n in (1, 9) for target in (_A, "127.0.0.1")]
     assert _told(looks[0] + looks[1], looks[2] + looks[3]) == []
 
 

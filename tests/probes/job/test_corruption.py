@@ -68,7 +68,7 @@ def wrong(name: str) -> list[WrongResult]:
 @pytest.mark.parametrize("how", ["missing", "doubled", "changed"])
 def test_the_contributor_of_a_wrong_reduction_is_named(how: str) -> None:
     results = wrong(how)
-    assert [one.rank for one in results] == [0, 1, 2]
+    assert [outcome.rank for outcome in results] == [0, 1, 2]
     for result in results:
         assert (result.source_rank, result.contribution, result.pattern) == (1, how, "chunk")
         assert (result.offset, result.last, result.iteration, result.soak) == (FROM, TO - 1, 1, False)
@@ -134,8 +134,8 @@ BAD = {"op": "all_reduce", "bytes": 8192, "dtype": "float32", "rank": 3, "node":
 BITS = {"expected_bits": "0x40000000", "got_bits": "0x40000010"}
 
 
-def verdict(*found: WrongResult, soak: Soak | None = None) -> Verdict:
-    return judge(cluster_of(*found, soak=soak), [rule for rule in all_rules() if rule.code == "BEN001"])[0]
+def verdict(*results: WrongResult, soak: Soak | None = None) -> Verdict:
+    return judge(cluster_of(*results, soak=soak), [rule for rule in all_rules() if rule.code == "BEN001"])[0]
 
 
 def cluster_of(*result: WrongResult, soak: Soak | None = None) -> Cluster:
@@ -153,7 +153,7 @@ def cluster_of(*result: WrongResult, soak: Soak | None = None) -> Cluster:
     )
 
 
-def said(**more: object) -> Finding:
+def finding_of(**more: object) -> Finding:
     (finding,) = verdict(WrongResult(**{**BAD, **BITS, **more})).findings  # type: ignore[arg-type]
     assert finding.state is State.FAIL
     return finding
@@ -179,12 +179,12 @@ def said(**more: object) -> Finding:
     ids=str,
 )
 def test_the_rule_says_it_in_words(more: dict[str, object], words: str) -> None:
-    assert words in said(**more).what
-    assert said(**more).where.node == "b"
+    assert words in finding_of(**more).what
+    assert finding_of(**more).where.node == "b"
 
 
 def test_the_contributor_is_the_place_to_look_at() -> None:
-    finding = said(source_rank=1, contribution="missing", pattern="chunk", last=99)
+    finding = finding_of(source_rank=1, contribution="missing", pattern="chunk", last=99)
     assert (finding.where.node, finding.where.rank) == ("a", 1)
     assert "the contribution of rank 1 is missing" in finding.what
     assert "on rank 3" in finding.what
@@ -201,12 +201,12 @@ def bad(**more: object) -> WrongResult:
 
 
 def test_sizes_of_one_operation_are_one_finding() -> None:
-    found = verdict(*(bad(bytes=2**n) for n in (10, 20, 13, 14, 16)), bad(op="broadcast"))
-    assert len(found.findings) == 2
-    one = next(finding for finding in found.findings if "all_reduce" in finding.what)
-    assert "of 1 KiB" in one.what
-    assert "at least 4 times more (also of 8 KiB, 16 KiB, 64 KiB and 1 more)" in one.what
-    assert [e.source for e in one.evidence[:2]] == ["result of rank 3, 1 KiB", "result of rank 3, 1 MiB"]
+    judged = verdict(*(bad(bytes=2**n) for n in (10, 20, 13, 14, 16)), bad(op="broadcast"))
+    assert len(judged.findings) == 2
+    of_sizes = next(finding for finding in judged.findings if "all_reduce" in finding.what)
+    assert "of 1 KiB" in of_sizes.what
+    assert "at least 4 times more (also of 8 KiB, 16 KiB, 64 KiB and 1 more)" in of_sizes.what
+    assert [e.source for e in of_sizes.evidence[:2]] == ["result of rank 3, 1 KiB", "result of rank 3, 1 MiB"]
 
 
 def test_what_all_ranks_saw_of_one_contribution_is_one_finding() -> None:
@@ -216,7 +216,7 @@ def test_what_all_ranks_saw_of_one_contribution_is_one_finding() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "names", "confidence"),
+    ("results", "names", "confidence"),
     [
         ([bad(rank=rank, source_rank=1, contribution="doubled") for rank in (0, 3)], ["a/rank 1"], 0.97),
         ([bad(rank=rank, source_rank=2) for rank in (0, 1)], ["b/rank 2"], 0.8),
@@ -247,9 +247,9 @@ def test_who_only_saw_wrong_results_is_not_blamed_where_others_saw_some_without_
 
 def test_a_soak_without_a_fault_is_told_and_an_empty_one_is_unknown() -> None:
     good = Soak(asked_s=60, seconds=60.2, rounds=100, results=1200, wrong=0, bytes=2**40)
-    found = verdict(soak=good)
-    assert found.state is State.OK
-    assert "1200 results in 100 rounds and 60 s, 1 TiB in all; none wrong" in found.findings[0].what
+    judged = verdict(soak=good)
+    assert judged.state is State.OK
+    assert "1200 results in 100 rounds and 60 s, 1 TiB in all; none wrong" in judged.findings[0].what
     assert verdict(soak=Soak(asked_s=60, seconds=0, rounds=0, results=0, wrong=0, bytes=0)).state is State.UNKNOWN
 
 
@@ -257,6 +257,6 @@ def test_where_nothing_could_be_measured_nothing_is_known() -> None:
     why = {"all_reduce": "gloo has no avg", "reduce": "gloo has no avg", "barrier": "the time budget was used up"}
     rows = [replace(GOOD, op=op, correct=None, state="skipped", reason=reason) for op, reason in why.items()]
     cluster = replace(cluster_of(), measurements=Measurements(collectives=rows))
-    found = judge(cluster, [rule for rule in all_rules() if rule.code == "BEN001"])[0]
-    assert found.state is State.UNKNOWN
-    assert "all_reduce, reduce: gloo has no avg; barrier: the time budget" in found.findings[0].what
+    judged = judge(cluster, [rule for rule in all_rules() if rule.code == "BEN001"])[0]
+    assert judged.state is State.UNKNOWN
+    assert "all_reduce, reduce: gloo has no avg; barrier: the time budget" in judged.findings[0].what

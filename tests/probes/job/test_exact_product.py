@@ -95,28 +95,28 @@ def rank(number: int, **facts: Any) -> RankSpeed:
     return RankSpeed(rank=number, node=f"n{number // 2}", device=f"cuda:{number % 2}", **given)
 
 
-def said(code: str, *ranks: RankSpeed, nodes: list[Node] | None = None, **more: Any) -> list[Finding]:
+def findings_of(code: str, *ranks: RankSpeed, nodes: list[Node] | None = None, **more: Any) -> list[Finding]:
     measured = Measurements(rank_speeds=[*ranks])
     return verdict(code, *(nodes or [node("n0"), node("n1")]), command="bench", measurements=measured,
                    **more).findings  # fmt: skip
 
 
 def test_a_gpu_that_computes_wrong_is_named() -> None:
-    (finding,) = said("BEN042", rank(0), rank(1), rank(2, wrong_products=3), rank(3))
+    (finding,) = findings_of("BEN042", rank(0), rank(1), rank(2, wrong_products=3), rank(3))
     assert (finding.state.value, finding.where.node, finding.where.device) == ("fail", "n1", "cuda:0")
     assert "3 of 80" in finding.what
 
 
 def test_a_gpu_that_is_always_wrong_in_the_same_way() -> None:
-    (finding,) = said("BEN042", rank(0), rank(1, product_sum="0xbb"), rank(2))
+    (finding,) = findings_of("BEN042", rank(0), rank(1, product_sum="0xbb"), rank(2))
     assert (finding.where.node, finding.where.device) == ("n0", "cuda:1")
 
 
 def test_two_that_differ_name_nobody_and_processors_are_not_compared_with_gpus() -> None:
-    (finding,) = said("BEN042", rank(0), rank(1, product_sum="0xbb"))
+    (finding,) = findings_of("BEN042", rank(0), rank(1, product_sum="0xbb"))
     assert (finding.state.value, finding.where.node) == ("fail", None)
     on_host = replace(rank(2, product_sum="0xbb"), device="cpu")
-    assert said("BEN042", rank(0), rank(1), on_host) == []
+    assert findings_of("BEN042", rank(0), rank(1), on_host) == []
     assert verdict("BEN042", node("n0"), command="bench", measurements=Measurements()).state.value == "skipped"
 
 
@@ -149,24 +149,24 @@ SPEEDS = {"memory_gb_s": 2800.0, "matmul_gflop_s": 640e3, "to_device_gb_s": 54.0
 )
 def test_a_floor(speeds: dict[str, Any], card: dict[str, Any], states: list[str]) -> None:
     slow = gpu_node("n0", *four(every=card), fabric=tree_of(4))
-    findings = said("BEN041", rank(0, **{**SPEEDS, **speeds}), nodes=[slow])
+    findings = findings_of("BEN041", rank(0, **{**SPEEDS, **speeds}), nodes=[slow])
     assert [finding.state.value for finding in findings] == states
 
 
 def test_four_gpus_behind_one_port_copy_a_quarter_each() -> None:
     nodes = [gpu_node("n0", *four(), fabric=tree_of(4, shared=True))]
-    assert said("BEN041", rank(0, **{**SPEEDS, "to_device_gb_s": 6.0}), nodes=nodes) == []
+    assert findings_of("BEN041", rank(0, **{**SPEEDS, "to_device_gb_s": 6.0}), nodes=nodes) == []
 
 
 def test_a_site_has_its_own_floor_and_an_unknown_model_is_said() -> None:
     nodes = [gpu_node("n0", *four(), fabric=tree_of(4))]
     policy = Policy(thresholds={"BEN041.memory_gb_s": 2900.0})
-    assert [finding.state.value for finding in said("BEN041", rank(0, **SPEEDS), nodes=nodes, policy=policy)] == [
-        "warn"
-    ]
+    assert [
+        finding.state.value for finding in findings_of("BEN041", rank(0, **SPEEDS), nodes=nodes, policy=policy)
+    ] == ["warn"]
     other = gpu_node("n0", *four(every={"model": "NVIDIA Graphics Device"}), fabric=tree_of(4))
-    found = verdict("BEN041", other, command="bench", measurements=Measurements(rank_speeds=[rank(0, **SPEEDS)]))
-    assert (found.state.value, found.reason) == ("skipped", "no floor is known for NVIDIA Graphics Device")
+    judged = verdict("BEN041", other, command="bench", measurements=Measurements(rank_speeds=[rank(0, **SPEEDS)]))
+    assert (judged.state.value, judged.reason) == ("skipped", "no floor is known for NVIDIA Graphics Device")
 
 
 @pytest.mark.parametrize("plan", PLANS, ids=lambda plan: plan.kind)
@@ -177,13 +177,13 @@ def test_no_sound_machine_is_below_its_floor(plan: Plan) -> None:
     least = {floor.metric: floor.least for floor in floors(subject, given)} if given else {}
     share = {"matmul_gflop_s": 0.6 / 0.4, "memory_gb_s": 0.85 / 0.5}
     speeds = {metric: value * share.get(metric, 0.5 / 0.25) for metric, value in least.items()}
-    findings = said("BEN041", replace(rank(0, **speeds), node=subject.name), nodes=[subject])
+    findings = findings_of("BEN041", replace(rank(0, **speeds), node=subject.name), nodes=[subject])
     assert findings == []
     slow = {metric: 0.9 * value for metric, value in least.items()}
-    assert len(said("BEN041", replace(rank(0, **slow), node=subject.name), nodes=[subject])) == len(least)
+    assert len(findings_of("BEN041", replace(rank(0, **slow), node=subject.name), nodes=[subject])) == len(least)
 
 
 @pytest.mark.parametrize("model", ["NVIDIA GeForce RTX 4090 Laptop GPU", "NVIDIA H100-80C", "NVIDIA Thor"])
 def test_models_without_a_floor(model: str) -> None:
     nodes = [gpu_node("n0", *four(every={"model": model}), fabric=tree_of(4))]
-    assert said("BEN041", rank(0, memory_gb_s=1.0, matmul_gflop_s=1.0), nodes=nodes) == []
+    assert findings_of("BEN041", rank(0, memory_gb_s=1.0, matmul_gflop_s=1.0), nodes=nodes) == []

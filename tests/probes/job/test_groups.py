@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[3]
 
 
 @cache
-def told() -> dict[tuple[int, str], GroupTime]:
+def group_times() -> dict[tuple[int, str], GroupTime]:
     """What the ranks handed over, by round and first node; nothing twice."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = str(free.getsockname()[1])
@@ -42,13 +42,13 @@ def told() -> dict[tuple[int, str], GroupTime]:
 
 def test_groups_of_a_round_run_at_the_same_time() -> None:
     for first in ("n0", "n2"):
-        time = told()[0, first]
+        time = group_times()[0, first]
         assert (time.state, time.ranks, time.bytes) == ("ok", 2, 2**17)
         assert time.busbw_gb_s
 
 
 def test_a_rank_that_comes_too_late_costs_its_group_alone() -> None:
-    (time,) = (one for (number, _), one in told().items() if number == 1)
+    (time,) = (group_time for (number, _), group_time in group_times().items() if number == 1)
     assert f"n{LATE}" in ROUNDS[1][0]
     assert (time.ranks, time.busbw_gb_s) == (3, None)
     assert time.state in ("timed_out", "failed")  # which of gloo's two limits ends first
@@ -56,5 +56,5 @@ def test_a_rank_that_comes_too_late_costs_its_group_alone() -> None:
 
 
 def test_the_next_round_is_measured_all_the_same() -> None:
-    assert told()[2, "n0"].state == "ok"
-    assert told()[2, "n0"].nodes == ["n0", "n1", "n2", "n3"]
+    assert group_times()[2, "n0"].state == "ok"
+    assert group_times()[2, "n0"].nodes == ["n0", "n1", "n2", "n3"]

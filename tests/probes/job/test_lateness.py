@@ -32,8 +32,8 @@ def measured() -> list[dict[str, Measurements]]:
             for rank in ranks:
                 rank.kill()
         assert [rank.returncode for rank in ranks] == [0] * WORLD, b"\n".join(errors).decode()
-        found = [Path(folder, f"{rank}.json").read_bytes() for rank in range(WORLD)]
-    return [msgspec.json.decode(text, type=dict[str, Measurements]) for text in found]
+        texts = [Path(folder, f"{rank}.json").read_bytes() for rank in range(WORLD)]
+    return [msgspec.json.decode(text, type=dict[str, Measurements]) for text in texts]
 
 
 def lateness(case: str) -> list[Lateness]:
@@ -42,29 +42,29 @@ def lateness(case: str) -> list[Lateness]:
 
 @pytest.mark.parametrize("case", CASES)
 def test_each_rank_tells_its_own(case: str) -> None:
-    told = lateness(case)
-    assert [(late.rank, late.node) for late in told] == [(0, "n0"), (1, "n0"), (2, "n1")]
-    for late in told:
+    ranks = lateness(case)
+    assert [(late.rank, late.node) for late in ranks] == [(0, "n0"), (1, "n0"), (2, "n1")]
+    for late in ranks:
         assert late.iterations > 90
         assert 0 <= late.late_us.min <= late.late_us.p50 <= late.late_us.max
         assert late.wall_s > late.cpu_s > 0
         assert late.runqueue_s is not None
-    assert sum(late.last for late in told) >= told[0].iterations
+    assert sum(late.last for late in ranks) >= ranks[0].iterations
 
 
 def test_a_rank_that_is_delayed_by_its_host_is_late_by_so_much() -> None:
-    told = lateness("delayed")
-    others = [late.late_us.p50 for late in told if late.rank != LATE]
-    assert 20_000 <= told[LATE].late_us.p50 < 60_000
+    ranks = lateness("delayed")
+    others = [late.late_us.p50 for late in ranks if late.rank != LATE]
+    assert 20_000 <= ranks[LATE].late_us.p50 < 60_000
     assert max(others) < 5_000
-    assert told[LATE].last > 0.9 * told[LATE].iterations
+    assert ranks[LATE].last > 0.9 * ranks[LATE].iterations
 
 
 def test_a_rank_that_is_stopped_while_it_waits_is_late_as_well() -> None:
-    told = lateness("stopped")
-    others = [late for late in told if late.rank != LATE]
-    assert told[LATE].late_us.mean > 2 * max(late.late_us.mean for late in others)
-    assert told[LATE].stalled_s > 2 * max(late.stalled_s for late in others)
+    ranks = lateness("stopped")
+    others = [late for late in ranks if late.rank != LATE]
+    assert ranks[LATE].late_us.mean > 2 * max(late.late_us.mean for late in others)
+    assert ranks[LATE].stalled_s > 2 * max(late.stalled_s for late in others)
 
 
 def test_each_rank_tells_its_speed_and_each_node_its_own() -> None:

@@ -150,7 +150,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @fake_nvml.needs_gcc
 @pytest.mark.parametrize(
-    ("told", "answer"),
+    ("lines", "answer"),
     [
         (["1 context = 1", "1 processes = 7:1000, PID:5000"], "[5000, []]"),
         (["0 context = 1", "1 context = 1", "0 processes = PID:871"], '[null, [["cuda:0", 871]]]'),
@@ -161,9 +161,9 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["hang = cuDevicePrimaryCtxGetState"], "[null, null]"),
     ],
 )
-def test_what_a_process_holds_on_gpus(libraries: Path, tmp_path: Path, told: list[str], answer: str) -> None:
+def test_what_a_process_holds_on_gpus(libraries: Path, tmp_path: Path, lines: list[str], answer: str) -> None:
     """Contexts by libcuda, bytes by NVML where it knows the pid; a library that fails or hangs says nothing."""
-    env = fake_nvml.environment(libraries, tmp_path / "told", "gpus = 2", *told)
+    env = fake_nvml.environment(libraries, tmp_path / "told", "gpus = 2", *lines)
     assert run(_ASKS, **env).strip() == answer
 
 

@@ -50,16 +50,16 @@ def outcomes() -> list[dict[str, Outcome]]:
             for rank in ranks:
                 rank.kill()
         assert [rank.returncode for rank in ranks] == [0] * WORLD, b"\n".join(errors).decode()
-        found = [Path(folder, f"{rank}.json").read_bytes() for rank in range(WORLD)]
-    return [{o.name: o for o in msgspec.json.decode(text, type=list[Outcome])} for text in found]
+        texts = [Path(folder, f"{rank}.json").read_bytes() for rank in range(WORLD)]
+    return [{o.name: o for o in msgspec.json.decode(text, type=list[Outcome])} for text in texts]
 
 
 def pairs(name: str) -> dict[tuple[int, str, str], PairTime]:
     """All that was emitted, by round and nodes; nothing twice."""
     times = [pair for rank in outcomes() for pair in rank[name].pairs]
-    found = {(pair.round, pair.a, pair.b): pair for pair in times}
-    assert len(found) == len(times)
-    return found
+    by_pair = {(pair.round, pair.a, pair.b): pair for pair in times}
+    assert len(by_pair) == len(times)
+    return by_pair
 
 
 @pytest.mark.parametrize("name", ["two nodes", "three", "four"])
@@ -85,21 +85,21 @@ def test_no_round_is_started_when_the_time_is_used_up() -> None:
 
 
 def test_a_rank_that_comes_too_late_costs_only_its_own_pair() -> None:
-    found = pairs("late")
-    assert found[0, "n2", "n3"].state == "timed_out"
-    assert found[0, "n2", "n3"].reason == "rank 3 on n3 did not come to it within 2 s"
-    assert {pair.state for key, pair in found.items() if key != (0, "n2", "n3")} == {"ok"}
-    assert len(found) == 4
+    timed = pairs("late")
+    assert timed[0, "n2", "n3"].state == "timed_out"
+    assert timed[0, "n2", "n3"].reason == "rank 3 on n3 did not come to it within 2 s"
+    assert {pair.state for key, pair in timed.items() if key != (0, "n2", "n3")} == {"ok"}
+    assert len(timed) == 4
 
 
 def test_a_direction_without_data_is_named_and_the_other_pairs_go_on() -> None:
-    found = pairs("mute")
+    timed = pairs("mute")
     for key in ((0, "n2", "n3"), (1, "n1", "n3"), (2, "n2", "n3")):
-        pair = found[key]
+        pair = timed[key]
         assert (pair.state, pair.b_to_a_gb_s) == ("timed_out", None)
         assert pair.a_to_b_gb_s
         assert f"{pair.a} waited for data of n3" in pair.reason
-    assert {found[key].state for key in ((0, "n0", "n1"), (1, "n0", "n2"), (2, "n0", "n1"))} == {"ok"}
+    assert {timed[key].state for key in ((0, "n0", "n1"), (1, "n0", "n2"), (2, "n0", "n1"))} == {"ok"}
 
 
 def test_notes_are_taken_down() -> None:

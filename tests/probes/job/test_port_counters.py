@@ -61,8 +61,8 @@ class Card:
 def test_statistics_of_a_card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(port_counters, "_asked", Card(rx_packets=9, rx_prio3_pause=4, rx_discards_phy=2**40).asked)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as door:
-        found = port_counters.statistics(door, "eth0")
-        assert found == [("rx_packets", 9), ("rx_prio3_pause", 4), ("rx_discards_phy", 2**40)]
+        counts = port_counters.statistics(door, "eth0")
+        assert counts == [("rx_packets", 9), ("rx_prio3_pause", 4), ("rx_discards_phy", 2**40)]
         assert port_counters.statistics(door, "eth1") == []
 
 
@@ -75,7 +75,7 @@ def test_the_kernel_is_asked_as_it_wants_it() -> None:
             assert all(word.isprintable() and value >= 0 for word, value in port_counters.statistics(door, name))
 
 
-def told(*ports: dict[str, int], **thresholds: float) -> list[Finding]:
+def findings_of(*ports: dict[str, int], **thresholds: float) -> list[Finding]:
     """Ports mlx5_0 and on of node a."""
     names = [f"mlx5_{index}:1" for index in range(len(ports))]
     risen = [Risen(name=name, counters=counters) for name, counters in zip(names, ports, strict=True) if counters]
@@ -101,7 +101,7 @@ QUIET: dict[str, int] = {}
     ],
 )
 def test_one_port_of_four(counters: dict[str, int], state: State | None, words: str) -> None:
-    findings = told(QUIET, QUIET, counters, QUIET)
+    findings = findings_of(QUIET, QUIET, counters, QUIET)
     assert [finding.state for finding in findings] == ([state] if state else [])
     text = " ".join(f"{finding.where} {finding.what} {finding.evidence}" for finding in findings)
     assert words in text
@@ -110,20 +110,22 @@ def test_one_port_of_four(counters: dict[str, int], state: State | None, words: 
 
 @pytest.mark.parametrize("counters", [{"packet_seq_err": 5000}, {"tx_prio3_pause_duration": 2_000_000}])
 def test_what_all_ports_have_is_no_port_s_fault(counters: dict[str, int]) -> None:
-    assert not [finding for finding in told(*[counters] * 4) if finding.state is State.WARN]
+    assert not [finding for finding in findings_of(*[counters] * 4) if finding.state is State.WARN]
 
 
 def test_pauses_and_ecn() -> None:
     paused: dict[str, int] = {"rx_prio3_pause_duration": 4_000_000}
-    assert "ECN is not set up" in str(told(paused, QUIET, QUIET))
-    assert "ECN is not set up" not in str(told(paused, {"rp_cnp_handled": 9}, QUIET))
+    assert "ECN is not set up" in str(findings_of(paused, QUIET, QUIET))
+    assert "ECN is not set up" not in str(findings_of(paused, {"rp_cnp_handled": 9}, QUIET))
 
 
 def test_a_site_has_its_own_bounds() -> None:
-    assert told({"symbol_error": 400}, QUIET, QUIET, **{"BEN040.symbol_error": 500.0})[0].state is State.NOTE
+    assert (
+        findings_of({"symbol_error": 400}, QUIET, QUIET, **{"BEN040.symbol_error": 500.0})[0].state is State.NOTE
+    )
 
 
 @pytest.mark.parametrize("traffic", [[], [Traffic(node="a", seconds=9)]])
 def test_nothing_counts(traffic: list[Any]) -> None:
-    found = verdict("BEN040", node("a"), command="bench", measurements=Measurements(traffic=traffic))
-    assert found.state is State.SKIPPED
+    judged = verdict("BEN040", node("a"), command="bench", measurements=Measurements(traffic=traffic))
+    assert judged.state is State.SKIPPED

@@ -104,7 +104,7 @@ def test_other_processes_are_named_and_ours_are_not(tmp_path: Path) -> None:
     process_of(proc, 14, 0, "idle")
     shutil.rmtree(proc / "15")
     had = watch.seen("a")
-    assert [one.pid for one in had.others] == [10, 13]
+    assert [process.pid for process in had.others] == [10, 13]
     assert had.others[0].nice == 5
     assert had.others[1].stopped
     assert had.others[0].command.startswith("/opt/burn --api-key")
@@ -151,8 +151,8 @@ HELD: list[tuple[dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("had", "words", "fix"), HELD)
 def test_what_holds_a_late_rank_back(had: dict[str, Any], words: str, fix: str) -> None:
-    found = verdict("BEN003", *NODES, command="bench", measurements=measured(**had), run=RUN)
-    (late,) = found.findings
+    judged = verdict("BEN003", *NODES, command="bench", measurements=measured(**had), run=RUN)
+    (late,) = judged.findings
     assert (late.state, late.where.node, late.where.rank) == (State.FAIL, "b", 1)
     assert words in late.what
     assert "comes" in late.what

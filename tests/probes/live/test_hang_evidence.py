@@ -41,7 +41,7 @@ def test_each_part_is_of_python_3_6_and_the_standard_library(module: Any) -> Non
     nodes = [*ast.walk(tree)]
     named = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     named |= {node.module or "" for node in nodes if isinstance(node, ast.ImportFrom)}
-    own = {"ncclcheck.probes.live", "ncclcheck.probes.live.machine", *(one.__name__ for one in stream.MODULES)}
+    own = {"ncclcheck.probes.live", "ncclcheck.probes.live.machine", *(part.__name__ for part in stream.MODULES)}
     assert named - own <= sys.stdlib_module_names
     assert "__future__" not in named
     generics = [
@@ -61,16 +61,16 @@ def test_each_part_is_of_python_3_6_and_the_standard_library(module: Any) -> Non
 def test_the_parts_run_as_one_program_where_nothing_is_installed(tmp_path: Path) -> None:
     env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     with subprocess.Popen(["sleep", "60"], env=env) as rank:
-        said = subprocess.run(
+        answer = subprocess.run(
             [sys.executable, "-I", "-", *stream.arguments(0.1, passive=True)],
             input=stream.program(), capture_output=True, timeout=60, check=True, cwd=tmp_path,
         )  # fmt: skip
         rank.kill()
-    told = received.host(said.stdout.decode(), "gpu-a1")
-    assert said.stderr == b""
-    assert {process.host for process in told.live.processes} == {"gpu-a1"}
-    assert rank.pid in {process.pid for process in told.live.processes}
-    assert told.live.seconds >= 0.1
+    facts = received.host(answer.stdout.decode(), "gpu-a1")
+    assert answer.stderr == b""
+    assert {process.host for process in facts.live.processes} == {"gpu-a1"}
+    assert rank.pid in {process.pid for process in facts.live.processes}
+    assert facts.live.seconds >= 0.1
 
 
 def test_only_one_function_sends_a_signal_and_passive_never_comes_to_it() -> None:
@@ -112,30 +112,30 @@ def _rank(code: str, tmp_path: Path, **env: str) -> Iterator[tuple[subprocess.Po
 
 def test_a_signal_that_a_process_does_not_handle_is_never_sent(tmp_path: Path) -> None:
     """SIGUSR1 would end it."""
-    with _rank(_WAITS, tmp_path) as (child, one):
-        (problem,) = ask.stacks(PROC, [one], "USR1")
+    with _rank(_WAITS, tmp_path) as (child, process):
+        (problem,) = ask.stacks(PROC, [process], "USR1")
         time.sleep(0.2)
         assert child.poll() is None
         assert "nothing was sent" in problem
-        assert one["stack"] == []
+        assert process["stack"] == []
 
 
 def test_one_that_it_ignores_or_blocks_is_not_sent_either(tmp_path: Path) -> None:
     ignores = f"import signal; signal.signal(signal.SIGUSR1, signal.SIG_IGN); {_WAITS}"
-    with _rank(ignores, tmp_path) as (_, one):
-        assert not records.handles(PROC, one["pid"], signal.SIGUSR1)
+    with _rank(ignores, tmp_path) as (_, process):
+        assert not records.handles(PROC, process["pid"], signal.SIGUSR1)
 
 
 def test_faulthandler_tells_the_line(tmp_path: Path) -> None:
-    with _rank(_HANDLES, tmp_path) as (child, one):
-        assert ask.stacks(PROC, [one], "USR1") == []
+    with _rank(_HANDLES, tmp_path) as (child, process):
+        assert ask.stacks(PROC, [process], "USR1") == []
         assert child.poll() is None
-        assert one["stack"][0] == "<module> (<string>:1)"
+        assert process["stack"][0] == "<module> (<string>:1)"
 
 
 def test_a_process_that_took_the_number_of_another_gets_none(tmp_path: Path) -> None:
-    with _rank(_HANDLES, tmp_path) as (_, one):
-        assert ask.sent(PROC, {**one, "start": "1"}, signal.SIGUSR1) == "it has ended"
+    with _rank(_HANDLES, tmp_path) as (_, process):
+        assert ask.sent(PROC, {**process, "start": "1"}, signal.SIGUSR1) == "it has ended"
 
 
 # --- Flight Recorder's pipe and files
@@ -165,9 +165,9 @@ def test_the_pipe_that_a_rank_holds_open_brings_its_dump(tmp_path: Path) -> None
     made.rename(f"{dump}.made")
     code = f"import sys; sys.argv[1:] = [{str(tmp_path / 'fr_1.pipe')!r}, {str(dump)!r}]; exec({_PIPE!r})"
     with _rank(code, tmp_path, TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{tmp_path}/fr_",
-               TORCH_FR_DUMP_TEMP_FILE=f"{tmp_path}/fr_") as (_, one):  # fmt: skip
+               TORCH_FR_DUMP_TEMP_FILE=f"{tmp_path}/fr_") as (_, process):  # fmt: skip
         taken = records.Taken()
-        assert ask.dumps(PROC, [one], taken) == []
+        assert ask.dumps(PROC, [process], taken) == []
     [piece] = taken.pieces
     [record] = received.records(
         [received.ReceivedPiece(**{k: piece[k] for k in received.ReceivedPiece.__struct_fields__})]
@@ -187,17 +187,17 @@ def test_nothing_is_written_elsewhere(tmp_path: Path, kind: str) -> None:
         place.symlink_to(other)
     elif kind == "not open":
         os.mkfifo(place)
-    with _rank(_WAITS, tmp_path, TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{tmp_path}/fr_") as (_, one):
-        (problem,) = ask.dumps(PROC, [one], records.Taken())
+    with _rank(_WAITS, tmp_path, TORCH_NCCL_DEBUG_INFO_PIPE_FILE=f"{tmp_path}/fr_") as (_, process):
+        (problem,) = ask.dumps(PROC, [process], records.Taken())
     assert "not a pipe that it holds open" in problem
     assert other.read_text() == "kept"
     assert kind != "a file" or place.read_text() == "kept"
 
 
 def _taken(tmp_path: Path) -> list[str]:
-    with _rank(_WAITS, tmp_path, TORCH_FR_DUMP_TEMP_FILE=str(tmp_path / "fr_")) as (_, one):
+    with _rank(_WAITS, tmp_path, TORCH_FR_DUMP_TEMP_FILE=str(tmp_path / "fr_")) as (_, process):
         taken = records.Taken()
-        records.files(PROC, [one], taken)
+        records.files(PROC, [process], taken)
     return [piece["name"] for piece in taken.pieces] + taken.skipped
 
 
@@ -266,10 +266,10 @@ def test_a_piece_that_unpacks_to_gigabytes_is_bounded() -> None:
 
 def test_nccls_own_log_is_read_as_logs_reads_it(tmp_path: Path) -> None:
     line = "h:{pid}:99 [0] NCCL WARN NET/IB : Got completion from peer 10.0.0.2<4> with status=12 opcode=0 len=0\n"
-    with _rank(_WAITS, tmp_path, NCCL_DEBUG_FILE=f"{tmp_path}/nccl.%h.%p") as (child, one):
+    with _rank(_WAITS, tmp_path, NCCL_DEBUG_FILE=f"{tmp_path}/nccl.%h.%p") as (child, process):
         (tmp_path / f"nccl.h.{child.pid}").write_text(line.format(pid=child.pid))
         taken = records.Taken()
-        records.files(PROC, [one], taken)
+        records.files(PROC, [process], taken)
     [piece] = [
         received.ReceivedPiece(**{k: p[k] for k in received.ReceivedPiece.__struct_fields__}) for p in taken.pieces
     ]
@@ -290,8 +290,8 @@ def test_a_worker_server_is_asked_on_a_socket_of_the_rank(tmp_path: Path) -> Non
         for _ in range(2):
             talk, _ = door.accept()
             asked.append(talk.recv(4096).split(b" HTTP")[0])
-            found = b"fr_trace_json" in asked[-1]
-            head = b"HTTP/1.1 200 OK" if found else b"HTTP/1.1 404 Not Found"
+            traced = b"fr_trace_json" in asked[-1]
+            head = b"HTTP/1.1 200 OK" if traced else b"HTTP/1.1 404 Not Found"
             talk.sendall(head + b"\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
             talk.close()
 
@@ -299,9 +299,9 @@ def test_a_worker_server_is_asked_on_a_socket_of_the_rank(tmp_path: Path) -> Non
         door.bind(str(path))
         door.listen()
         threading.Thread(target=serve, daemon=True).start()
-        with _rank(_WAITS, tmp_path, TORCH_WORKER_SERVER_SOCKET=str(path)) as (_, one):
+        with _rank(_WAITS, tmp_path, TORCH_WORKER_SERVER_SOCKET=str(path)) as (_, process):
             taken = records.Taken()
-            records.servers(PROC, [one], taken)
+            records.servers(PROC, [process], taken)
     assert asked == [b"POST /handler/dump_nccl_trace_json", b"POST /handler/fr_trace_json"]
     [piece] = taken.pieces
     assert zlib.decompress(base64.b64decode(piece["data"])) == body
@@ -313,12 +313,12 @@ def test_a_silent_server_is_left_alone_in_time(tmp_path: Path, monkeypatch: pyte
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(path))
         door.listen()
-        with _rank(_WAITS, tmp_path, TORCH_WORKER_SERVER_SOCKET=str(path)) as (_, one):
+        with _rank(_WAITS, tmp_path, TORCH_WORKER_SERVER_SOCKET=str(path)) as (_, process):
             taken, begun = records.Taken(), time.monotonic()
-            records.servers(PROC, [one], taken)
+            records.servers(PROC, [process], taken)
             assert time.monotonic() - begun < 5
             monkeypatch.setattr(records, "_SERVERS_S", 0.1)
-            records.servers(PROC, [one] * 3, taken)
+            records.servers(PROC, [process] * 3, taken)
     assert taken.pieces == []
     assert len(taken.skipped) == 2  # others than the first are not waited for as long
 
@@ -330,14 +330,14 @@ def test_a_silent_server_is_left_alone_in_time(tmp_path: Path, monkeypatch: pyte
 def test_gpus_at_both_looks(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path) -> None:
     lines = ("gpus = 2", "0 utilization = 100", "0 processes = 4000:1")
     env = environment(built(tmp_path_factory.mktemp("nvml")), tmp_path / "told", *lines)
-    said = subprocess.run([sys.executable, "-S", gpus.__file__, "0.1"], capture_output=True, timeout=60,
+    ran = subprocess.run([sys.executable, "-S", gpus.__file__, "0.1"], capture_output=True, timeout=60,
                           check=True, env={**os.environ, **env})  # fmt: skip
-    told = json.loads(said.stdout)
-    assert told["problem"] == ""
-    assert [one["index"] for one in told["gpus"]] == [0, 1]
-    assert [one["busy"] for one in told["gpus"]] == [[100, 100], [0, 0]]
-    assert [one["power_mw"] for one in told["gpus"]] == [[69850, 69850]] * 2
-    assert [one["pids"] for one in told["gpus"]] == [[4000], []]
+    answer = json.loads(ran.stdout)
+    assert answer["problem"] == ""
+    assert [gpu["index"] for gpu in answer["gpus"]] == [0, 1]
+    assert [gpu["busy"] for gpu in answer["gpus"]] == [[100, 100], [0, 0]]
+    assert [gpu["power_mw"] for gpu in answer["gpus"]] == [[69850, 69850]] * 2
+    assert [gpu["pids"] for gpu in answer["gpus"]] == [[4000], []]
 
 
 @needs_gcc
@@ -345,10 +345,10 @@ def test_a_lost_gpu_and_a_driver_that_fails(tmp_path_factory: pytest.TempPathFac
     libraries = built(tmp_path_factory.mktemp("nvml"))
     for lines, wanted in ((("gpus = 1", "0 handle = 15"), (True, "")), (("init = 9",), (None, "NVML says 9"))):
         env = environment(libraries, tmp_path / "told", *lines)
-        said = subprocess.run([sys.executable, "-S", gpus.__file__, "0"], capture_output=True, timeout=60,
+        ran = subprocess.run([sys.executable, "-S", gpus.__file__, "0"], capture_output=True, timeout=60,
                               check=True, env={**os.environ, **env})  # fmt: skip
-        told = json.loads(said.stdout)
-        assert (told["gpus"][0]["lost"] if told["gpus"] else None, told["problem"]) == wanted
+        answer = json.loads(ran.stdout)
+        assert (answer["gpus"][0]["lost"] if answer["gpus"] else None, answer["problem"]) == wanted
 
 
 def test_where_there_is_no_nvml_nothing_is_amiss() -> None:
@@ -359,8 +359,8 @@ def test_where_there_is_no_nvml_nothing_is_amiss() -> None:
 def test_a_driver_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "_MORE_S", 0.3)
     begun = time.monotonic()
-    told = gpus.GpuChild("import time; time.sleep(60)", 0.0).answer()
-    assert "no answer in time" in told["problem"]
+    answer = gpus.GpuChild("import time; time.sleep(60)", 0.0).answer()
+    assert "no answer in time" in answer["problem"]
     assert time.monotonic() - begun < 5
 
 
@@ -376,17 +376,22 @@ def test_what_an_hca_counted_between_the_looks(tmp_path: Path) -> None:
     first = wires.counters(Proc(str(tmp_path)), "1")
     (port / "counters/port_xmit_data").write_text("110\n")
     (port / "hw_counters/local_ack_timeout_err").write_text("8\n")
-    [told] = wires.between(first, wires.counters(Proc(str(tmp_path)), "1"))
-    assert (told["name"], told["state"], told["sent"], told["received"]) == ("mlx5_0:1", "4: ACTIVE", 40, 0)
-    assert told["trouble"] == {"local_ack_timeout_err": 5}
+    [counted] = wires.between(first, wires.counters(Proc(str(tmp_path)), "1"))
+    assert (counted["name"], counted["state"], counted["sent"], counted["received"]) == (
+        "mlx5_0:1",
+        "4: ACTIVE",
+        40,
+        0,
+    )
+    assert counted["trouble"] == {"local_ack_timeout_err": 5}
 
 
 def test_own_addresses_and_interfaces_are_told() -> None:
     processes = evidence.BesideProcesses(PROC, 0.0)
     processes.first([])
     last = processes.last()
-    assert all(one["kind"] in ("interface", "HCA") for one in last["nics"])
-    assert not any(one.startswith("127.") for one in last["addresses"])
+    assert all(nic["kind"] in ("interface", "HCA") for nic in last["nics"])
+    assert not any(address.startswith("127.") for address in last["addresses"])
 
 
 def test_jobs_that_are_not_asked_are_told() -> None:
@@ -400,8 +405,8 @@ def test_jobs_that_are_not_asked_are_told() -> None:
         "age_s": 99.0,
     }
     more = {"host": "a", "state": "S", "was": "S"}
-    told = {"processes": [{**rank, **more, "job": f"a:{n}"} for n in range(6)]}
-    told["processes"][0]["moved"] = 10**6
-    found = evidence.further(PROC, told, [])["not_had"]
-    assert [one["job"] for one in found] == ["a:5"]
-    assert found[0]["why"] == "5 jobs stand still on this host, and 4 of them were asked"
+    live = {"processes": [{**rank, **more, "job": f"a:{n}"} for n in range(6)]}
+    live["processes"][0]["moved"] = 10**6
+    left_out = evidence.further(PROC, live, [])["not_had"]
+    assert [job["job"] for job in left_out] == ["a:5"]
+    assert left_out[0]["why"] == "5 jobs stand still on this host, and 4 of them were asked"

@@ -32,23 +32,23 @@ _SETTLES_S = 5.0
 _HEARS_S = 90.0  # until the others have launched and RAS knows; 3 on a quiet machine
 
 
-def _judged(told: Received, job: str) -> dict[str, list[Finding]]:
+def _judged(heard: Received, job: str) -> dict[str, list[Finding]]:
     """Its processes are seconds old; the rules would say that they are starting, so they are made older."""
     mine = [
-        replace(process, age_s=process.age_s + START_S) for process in told.live.processes if process.job == job
+        replace(process, age_s=process.age_s + START_S) for process in heard.live.processes if process.job == job
     ]
     cluster = Measurements(
-        live=[replace(told.live, processes=mine)],
-        ras=[ras for ras in told.ras if ras.job == job],
-        records=[record for record in received.records(told.pieces) if record.job == job],
+        live=[replace(heard.live, processes=mine)],
+        ras=[ras for ras in heard.ras if ras.job == job],
+        records=[record for record in received.records(heard.pieces) if record.job == job],
     )
     verdicts = judge(Cluster(command="hang", measurements=cluster))
     return {verdict.code: verdict.findings for verdict in verdicts if verdict.findings}
 
 
 def _in_the_job(rank: Rank, place: int) -> Rank:
-    told = {"RANK": place, "WORLD_SIZE": 4, "LOCAL_RANK": place % 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": _PORT}
-    names = {name: str(value) for name, value in told.items()}
+    env = {"RANK": place, "WORLD_SIZE": 4, "LOCAL_RANK": place % 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": _PORT}
+    names = {name: str(value) for name, value in env.items()}
     steps = rank.steps.replace("sync:30", "sync:120").replace("sleep:30", "sleep:120")  # a busy machine is slow
     return Rank(rank.host, rank.device, steps, {**rank.env, **names, "MASTER_ADDR": "10.77.0.11"})
 
@@ -74,10 +74,10 @@ def test_ras_of_real_ranks_is_asked_by_the_program_that_is_streamed(version: str
 
         ranks = [_in_the_job(rank, place) for place, rank in enumerate(state.ranks)]
         Job(lab, ranks, version=version).run(seconds=0, during=look)
-    told = received.host(heard[-1])
-    [ras] = [ras for ras in told.ras if ras.job == f"10.77.0.11:{_PORT}"]
+    node = received.host(heard[-1])
+    [ras] = [ras for ras in node.ras if ras.job == f"10.77.0.11:{_PORT}"]
     assert (ras.version, ras.problem, len(ras.looks)) == (version, "", 2)
-    findings = _judged(told, ras.job)["HNG021"]
+    findings = _judged(node, ras.job)["HNG021"]
     assert any("launched 1" in finding.what for finding in findings)
 
 
@@ -116,13 +116,13 @@ def _torch_job(kind: str, culprit: int, folder: Path) -> Iterator[None]:
 def test_a_hang_of_process_group_nccl_is_named_while_it_lasts(kind: str, tmp_path: Path) -> None:
     """By Flight Recorder (another size: HNG020), or by RAS alone where the machine is too busy."""
     with _torch_job(kind, 1, tmp_path):
-        said = subprocess.run(
+        ran = subprocess.run(
             [sys.executable, "-", *stream.arguments(6, ras="always")],
             input=stream.program(), capture_output=True, timeout=120, check=True,
         )  # fmt: skip
-    told = received.host(said.stdout.decode())
-    job = next(process.job for process in told.live.processes if process.job.endswith(f":{_PORT}"))
-    said_of = _judged(told, job)
+    node = received.host(ran.stdout.decode())
+    job = next(process.job for process in node.live.processes if process.job.endswith(f":{_PORT}"))
+    said_of = _judged(node, job)
     findings = [
         finding
         for code in ("HNG020", "HNG021")
@@ -130,4 +130,4 @@ def test_a_hang_of_process_group_nccl_is_named_while_it_lasts(kind: str, tmp_pat
         if finding.state is State.FAIL
     ]
     assert {finding.where.rank for finding in findings} == {1}
-    assert [ras.version for ras in told.ras if ras.job == job] == ["2.27.5"]
+    assert [ras.version for ras in node.ras if ras.job == job] == ["2.27.5"]

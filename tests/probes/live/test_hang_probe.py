@@ -39,15 +39,18 @@ def test_ranks_are_found_and_their_helpers_with_them(tmp_path: Path) -> None:
     _process(tmp_path, 13, f"RANK=3 LOCAL_RANK=1 {job}", parent=12)  # a loader's worker
     _process(tmp_path, 14, "SLURM_PROCID=0 SLURM_NTASKS=1", maps="")
     _process(tmp_path, 15, "HOME=/root")
-    told = look.look(0.0, proc.Proc(str(tmp_path)), stacks=False)
-    ranks = {one["pid"]: (one["rank"], one["helper"], one["state"], one["expected"]) for one in told["processes"]}
+    seen = look.look(0.0, proc.Proc(str(tmp_path)), stacks=False)
+    ranks = {
+        process["pid"]: (process["rank"], process["helper"], process["state"], process["expected"])
+        for process in seen["processes"]
+    }
     assert ranks == {
         10: (2, False, "S", [2, 2]),
         11: (3, True, "S", [2, 2]),
         12: (3, False, "T", [2, 2]),
         13: (3, True, "S", [2, 2]),
     }
-    assert {one["job"] for one in told["processes"]} == {"gpu-a:29500"}
+    assert {process["job"] for process in seen["processes"]} == {"gpu-a:29500"}
 
 
 @pytest.mark.parametrize("env", ["RANK=x WORLD_SIZE=2", "RANK=1", "RANK=1 WORLD_SIZE=9999999999999", "="])
@@ -59,7 +62,7 @@ def test_a_strange_environment_is_no_rank(tmp_path: Path, env: str) -> None:
 def test_it_runs_from_stdin_beside_a_rank() -> None:
     env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     with subprocess.Popen(["sleep", "60"], env=env) as rank:
-        said = subprocess.run(
+        ran = subprocess.run(
             [sys.executable, "-", *stream.arguments(0.1, passive=True)],
             input=stream.program(),
             capture_output=True,
@@ -67,8 +70,13 @@ def test_it_runs_from_stdin_beside_a_rank() -> None:
             check=True,
         )
         rank.kill()
-    [one] = [one for one in json.loads(said.stdout)["processes"] if one["pid"] == rank.pid]
-    assert (one["was"], one["state"], one["wchan"], one["sockets"]) == ("S", "S", "hrtimer_nanosleep", 0)
+    [process] = [process for process in json.loads(ran.stdout)["processes"] if process["pid"] == rank.pid]
+    assert (process["was"], process["state"], process["wchan"], process["sockets"]) == (
+        "S",
+        "S",
+        "hrtimer_nanosleep",
+        0,
+    )
 
 
 @pytest.mark.parametrize(("argv", "stream_"), [(["cat"], "stdin"), (["yes"], "stdout")])
@@ -76,9 +84,9 @@ def test_a_pipe_that_is_a_standard_stream_is_named(argv: list[str], stream_: str
     env = {**os.environ, "RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
     with subprocess.Popen(argv, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as rank:
         time.sleep(0.2)
-        told = look.look(0.1, proc.Proc(), stacks=False)["processes"]
+        processes = look.look(0.1, proc.Proc(), stacks=False)["processes"]
         rank.kill()
-    assert [one["stream"] for one in told if one["pid"] == rank.pid] == [stream_]
+    assert [process["stream"] for process in processes if process["pid"] == rank.pid] == [stream_]
 
 
 _SQLITE = "import sqlite3, sys; sqlite3.connect(sys.argv[1], timeout=100).execute('insert into m values (1)')"
@@ -95,19 +103,19 @@ def test_who_holds_the_lock_that_a_process_waits_or_asks_for_is_named(
         db.commit()
         db.execute("insert into m values (0)")  # and no commit
         asks = subprocess.Popen([sys.executable, "-c", script, str(path)])
-        found, until = (0, ""), time.monotonic() + 60
-        while not found[0] and time.monotonic() < until:
-            found = look.holder_of(proc.Proc(), str(asks.pid))
+        holder, until = (0, ""), time.monotonic() + 60
+        while not holder[0] and time.monotonic() < until:
+            holder = look.holder_of(proc.Proc(), str(asks.pid))
         asks.kill()
         asks.wait()
-    if named and not found[0]:
+    if named and not holder[0]:
         pytest.skip("a kernel before 5.14, whose fdinfo has no inode")
-    assert found == (os.getpid(), str(path) if named else "")
+    assert holder == (os.getpid(), str(path) if named else "")
 
 
 def test_a_thread_that_waits_for_a_core_counts_as_one_that_computes() -> None:
     """At load 16 it had 0.145 of one, while its main thread only waited for it."""
-    one = {"pid": 7, "port": 0, "helper": False}
+    process = {"pid": 7, "port": 0, "helper": False}
     group = cgroup.counted(proc.Proc("/nowhere"), "1")
     common = {
         "state": "S", "start": "1", "wchan": "futex_do_wait", "file": "", "stream": "", "slices": {}, "stuck": [],
@@ -115,13 +123,13 @@ def test_a_thread_that_waits_for_a_core_counts_as_one_that_computes() -> None:
     }  # fmt: skip
     first = {**common, "ticks": 0, "threads": {"7": 0, "8": 0}, "waited_ns": 0, "runnable": {"8": 0}}
     last = {**common, "ticks": 87, "threads": {"7": 0, "8": 87}, "waited_ns": 0, "runnable": {"8": 5_100_000_000}}
-    assert look.compared(one, first, last, 6.0)["waited"] == 0.85
+    assert look.compared(process, first, last, 6.0)["waited"] == 0.85
     only_asks = {**last, "threads": {"7": 0, "8": 3}}
-    assert look.compared(one, first, only_asks, 6.0)["waited"] == 0.0
+    assert look.compared(process, first, only_asks, 6.0)["waited"] == 0.0
 
 
 @pytest.mark.parametrize(
-    ("groups", "files", "told"),
+    ("groups", "files", "counts"),
     [
         (
             "0::/kubepods/pod7/main\n",
@@ -152,7 +160,7 @@ def test_a_thread_that_waits_for_a_core_counts_as_one_that_computes() -> None:
     ],
 )  # fmt: skip
 def test_what_a_cgroup_has_counted(
-    tmp_path: Path, groups: str, files: dict[str, str], told: tuple[int, ...]
+    tmp_path: Path, groups: str, files: dict[str, str], counts: tuple[int, ...]
 ) -> None:
     _process(tmp_path, 7, "RANK=0")
     (tmp_path / "proc/7/cgroup").write_text(groups)
@@ -162,7 +170,7 @@ def test_what_a_cgroup_has_counted(
         path.write_text(text)
     counted = cgroup.counted(proc.Proc(str(tmp_path)), "7")
     names = ("periods", "throttled", "held_us", "refused", "oom_kill")
-    assert tuple(counted[name] for name in names) == told
+    assert tuple(counted[name] for name in names) == counts
 
 
 def test_it_sends_no_signal_and_writes_no_file() -> None:
@@ -180,9 +188,9 @@ def test_the_environment_of_now_is_read_in_a_process() -> None:
     ) as child:
         assert child.stdout is not None
         child.stdout.readline()
-        told = present.environment(proc.Proc(), str(child.pid), ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+        environment = present.environment(proc.Proc(), str(child.pid), ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
         child.kill()
-    assert told == {"RANK": "7", "WORLD_SIZE": "9"}
+    assert environment == {"RANK": "7", "WORLD_SIZE": "9"}
 
 
 def test_the_environment_of_a_process_that_is_gone_is_empty() -> None:
@@ -192,14 +200,14 @@ def test_the_environment_of_a_process_that_is_gone_is_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ("end", "family", "said"),
+    ("end", "family", "text"),
     [
         ("0100007F:1F90", socket.AF_INET, "127.0.0.1:8080"),
         ("0000000000000000FFFF00000100007F:1F90", socket.AF_INET6, "127.0.0.1:8080"),
         ("B80D0120000000000000000001000000:1F90", socket.AF_INET6, "[2001:db8::1]:8080"),
     ],
 )
-def test_an_address_of_proc_is_read(end: str, family: int, said: str) -> None:
+def test_an_address_of_proc_is_read(end: str, family: int, text: str) -> None:
     if sys.byteorder != "little":
         pytest.skip("recorded on a little-endian machine")
-    assert connections.address(family, connections.raw(end), 8080) == said
+    assert connections.address(family, connections.raw(end), 8080) == text

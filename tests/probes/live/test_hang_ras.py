@@ -50,7 +50,7 @@ def test_every_line_of_a_real_answer_is_read(version: str, state: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("version", "form"), [*((one, "text") for one in ALL), *((one, "json") for one in WITH_JSON)]
+    ("version", "form"), [*((version, "text") for version in ALL), *((version, "json") for version in WITH_JSON)]
 )
 @pytest.mark.parametrize(
     ("state", "missing", "behind", "left"),
@@ -72,9 +72,11 @@ def test_the_rank_is_named(
     if version in OLD and state == "other":
         behind = None
     assert [rank.rank for comm in communicators for rank in comm.missing] == missing
-    found = [one for comm in communicators if (one := nccl_ras.behind(comm))]
-    assert [rank.rank for each in found for rank in each.ranks] == (behind or [])
-    assert [(bool(one.fewer), bool(one.more)) for one in found] == ([(True, state == "other")] if behind else [])
+    views = [view for comm in communicators if (view := nccl_ras.behind(comm))]
+    assert [rank.rank for each in views for rank in each.ranks] == (behind or [])
+    assert [(bool(view.fewer), bool(view.more)) for view in views] == (
+        [(True, state == "other")] if behind else []
+    )
     assert [rank.rank for comm in communicators for rank, _ in nccl_ras.left(comm)] == left
 
 
@@ -98,12 +100,12 @@ def test_what_changes_between_two_questions_does_not_stand() -> None:
 @pytest.mark.parametrize("state", [state.name for state in STATES])
 def test_json_of_a_real_process_says_what_its_text_says(version: str, state: str) -> None:
     """2.28.9 leaves out a comma in `missing_ranks`, which is put in."""
-    text, told = _read(version, state), _read_json(version, state)
-    assert told.version == version
-    assert [(group.answered, group.ranks, group.errors) for group in told.groups] == [
+    text, as_json = _read(version, state), _read_json(version, state)
+    assert as_json.version == version
+    assert [(group.answered, group.ranks, group.errors) for group in as_json.groups] == [
         (group.answered, group.ranks, group.errors) for group in text.groups
     ]
-    named = [[sorted(rank.rank for rank in comm.missing) for comm in look.troubled] for look in (text, told)]
+    named = [[sorted(rank.rank for rank in comm.missing) for comm in look.troubled] for look in (text, as_json)]
     assert named[0] == named[1]
 
 
@@ -124,7 +126,7 @@ _RANK = """{"rank": %d, "host": "10.0.0.1", "pid": %d, "cuda_dev": 0, "nvml_dev"
 
 
 def _json(*ranks: tuple[str, int, int]) -> str:
-    return _JSON % ", ".join(_RANK % (at, 100 + at, *one) for at, one in enumerate(ranks))
+    return _JSON % ", ".join(_RANK % (at, 100 + at, *rank) for at, rank in enumerate(ranks))
 
 
 def test_json_says_the_same() -> None:
@@ -136,11 +138,11 @@ def test_json_says_the_same() -> None:
     assert look.processes == [("10.0.0.2", 45)]
     (comm,) = look.troubled
     assert [(rank.rank, rank.gpu) for rank in comm.missing] == [(3, "1 (NVML 3)")]
-    found = nccl_ras.behind(comm)
-    assert found is not None
-    assert [rank.pid for rank in found.ranks] == [102]
-    assert [(few.op, few.launched, most.launched) for few, most in found.fewer] == [("AllReduce", 6, 7)]
-    assert [few.op for few, _ in found.more] == ["AllGather"]
+    view = nccl_ras.behind(comm)
+    assert view is not None
+    assert [rank.pid for rank in view.ranks] == [102]
+    assert [(few.op, few.launched, most.launched) for few, most in view.fewer] == [("AllReduce", 6, 7)]
+    assert [few.op for few, _ in view.more] == ["AllGather"]
 
 
 def test_json_tells_that_a_job_advances() -> None:
@@ -206,12 +208,12 @@ def test_who_may_crash_is_not_asked(
 @contextlib.contextmanager
 def _server(*answers: bytes | None) -> Iterator[int]:
     """One RAS after the other on one port; None says nothing, as the kernel does for a stopped rank."""
-    held: list[socket.socket] = []
+    talks: list[socket.socket] = []
 
     def serve() -> None:
         for answer in answers:
             talk, _ = door.accept()
-            held.append(talk)
+            talks.append(talk)
             if answer is None:
                 continue
             lines = talk.makefile("rb")
@@ -226,30 +228,30 @@ def _server(*answers: bytes | None) -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as door:
         threading.Thread(target=serve, daemon=True).start()
         yield door.getsockname()[1]
-        for talk in held:
+        for talk in talks:
             talk.close()
 
 
 def test_where_a_stopped_rank_takes_the_question_another_is_asked() -> None:
     text = (FOLDER / "2.27.7-stopped.txt").read_bytes()
     with _server(None, None, text) as port:
-        told = ras.status("127.0.0.1", port)
-    assert (told["text"].encode(), told["tries"], told["problem"], told["cut"]) == (text, 3, "", False)
+        status = ras.status("127.0.0.1", port)
+    assert (status["text"].encode(), status["tries"], status["problem"], status["cut"]) == (text, 3, "", False)
 
 
 def test_a_long_answer_is_cut_and_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ras, "_MOST_TEXT", 1000)
     with _server(b"x" * 5000) as port:
-        told = ras.status("127.0.0.1", port)
-    assert (len(told["text"]), told["cut"]) == (1000, True)
+        status = ras.status("127.0.0.1", port)
+    assert (len(status["text"]), status["cut"]) == (1000, True)
 
 
 def test_where_nobody_listens_it_is_over_at_once() -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
-    told = ras.status("127.0.0.1", port)
-    assert told["tries"] == 1
-    assert "refused" in told["problem"]
+    status = ras.status("127.0.0.1", port)
+    assert status["tries"] == 1
+    assert "refused" in status["problem"]
 
 
 def test_another_server_is_no_ras() -> None:
@@ -261,15 +263,16 @@ def test_another_server_is_no_ras() -> None:
 
     with socket.create_server(("127.0.0.1", 0)) as door:
         threading.Thread(target=serve, daemon=True).start()
-        told = ras.status("127.0.0.1", door.getsockname()[1])
-    assert (told["text"], told["problem"]) == ("", "what listens there is no RAS")
+        status = ras.status("127.0.0.1", door.getsockname()[1])
+    assert (status["text"], status["problem"]) == ("", "what listens there is no RAS")
 
 
 @pytest.mark.parametrize(
-    ("told", "port"), [("", 28028), ("localhost:28100", 28100), ("[::1]:7", 7), ("a:99999", 28028), ("x", 28028)]
+    ("address", "port"),
+    [("", 28028), ("localhost:28100", 28100), ("[::1]:7", 7), ("a:99999", 28028), ("x", 28028)],
 )
-def test_only_the_port_of_the_variable_counts(told: str, port: int) -> None:
-    assert ras.port_of(told) == port
+def test_only_the_port_of_the_variable_counts(address: str, port: int) -> None:
+    assert ras.port_of(address) == port
 
 
 def test_addresses_of_the_kernel_are_read() -> None:

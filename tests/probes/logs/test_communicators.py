@@ -7,10 +7,10 @@ from ncclcheck.reports.subjects.logs.start.communicators import apart, hanging
 from tests.helpers.logs import parsed, raised
 
 
-def _line(host: str, comm: str, rank: int, ranks: int, told: str, state: str = "Init START") -> str:
+def _line(host: str, comm: str, rank: int, ranks: int, identity: str, state: str = "Init START") -> str:
     return (
         f"{host}:{host[-1]}0:{host[-1]}0 [0] NCCL INFO ncclCommInitRank comm 0x{comm} rank {rank} nranks {ranks} "
-        f"cudaDev 0 nvmlDev 0 busId 1b000 {told} - {state}\n"
+        f"cudaDev 0 nvmlDev 0 busId 1b000 {identity} - {state}\n"
     )
 
 
@@ -71,8 +71,8 @@ def test_two_processes_of_one_number_are_named_though_nccl_says_nothing() -> Non
 
 
 def test_under_nccl_comm_id_every_communicator_has_the_same_id() -> None:
-    told = "oak1:10:10 [0] NCCL INFO NCCL_COMM_ID set by environment to 10.44.7.3:29600\n"
-    twice = told + WHOLE + _came("oak1", "a2", 0) + _came("oak2", "b2", 1)
+    line = "oak1:10:10 [0] NCCL INFO NCCL_COMM_ID set by environment to 10.44.7.3:29600\n"
+    twice = line + WHOLE + _came("oak1", "a2", 0) + _came("oak2", "b2", 1)
     assert {"LOG022", "LOG192"}.isdisjoint(raised(twice))
 
 
@@ -82,9 +82,9 @@ def test_ranks_of_two_versions_make_two_ids_of_one() -> None:
         f"{host}:{host[-1]}0:{host[-1]}0 [0] NCCL INFO NCCL version {version}+cuda12.4\n"
         for host, version in (("oak1", "2.25.1"), ("oak2", "2.26.5"))
     )
-    found = raised(versions + _began("oak1", "a1", 0) + _began("oak2", "b1", 1, id="0x8"))
-    assert "LOG192" not in found
-    assert found["LOG018"] == "fail"
+    states = raised(versions + _began("oak1", "a1", 0) + _began("oak2", "b1", 1, id="0x8"))
+    assert "LOG192" not in states
+    assert states["LOG018"] == "fail"
 
 
 def test_two_jobs_in_one_log_share_nothing() -> None:

@@ -17,13 +17,13 @@ def start(host: str, address: str, rank: int, *more: str, over: str = "eth0", ra
     """A process that begins. more: lines of its own."""
     pid = 2890 if host == "elm04" else 3110
     head = f"{host}:{pid}:{pid + 40} [0] NCCL INFO "
-    said = [
+    texts = [
         f"Bootstrap : Using {over}:{address}<0>",
         *more,
         f"ncclCommInitRank comm 0x55d0{pid} rank {rank} nranks {ranks} cudaDev 0 nvmlDev 0 busId 1b000 commId "
         f"0x7 - Init START",
     ]
-    return "".join(f"{head}{one}\n" for one in said)
+    return "".join(f"{head}{text}\n" for text in texts)
 
 
 def complete(host: str, rank: int) -> str:
@@ -233,7 +233,7 @@ SILENT = {
 @pytest.mark.parametrize("name", NAMED)
 def test_a_cause_is_named(name: str) -> None:
     text, code = NAMED[name]
-    assert {one: state for one, state in raised(text).items() if one in MINE} == {code: "fail"}
+    assert {sign: state for sign, state in raised(text).items() if sign in MINE} == {code: "fail"}
 
 
 @pytest.mark.parametrize("name", SILENT)

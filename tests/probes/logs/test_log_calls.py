@@ -16,13 +16,13 @@ _CALL = (
 
 def _rank(rank: int, *calls: str, world: int = 2, first: int = 0) -> str:
     """A rank that calls these: `AllReduce 1024 7 0`, the name, count, type and operation."""
-    told = _START.format(rank=rank, pid=100 + rank, world=world)
+    log = _START.format(rank=rank, pid=100 + rank, world=world)
     for number, call in enumerate(calls, first):
         name, count, datatype, op = call.split()
-        told += _CALL.format(
+        log += _CALL.format(
             rank=rank, pid=100 + rank, name=name, number=number, count=count, datatype=datatype, op=op
         )
-    return told
+    return log
 
 
 def _what(*texts: str) -> str:

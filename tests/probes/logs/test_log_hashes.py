@@ -39,6 +39,6 @@ def _judged(seed: str) -> list[str]:
 
 def test_verdicts_are_the_same_whatever_the_order_of_hashes() -> None:
     """With these two seeds the operation of D3-zero3-save's hang once differed."""
-    one, other = _judged("1"), _judged("3")
-    assert len(one) > 20
-    assert one == other
+    first, other = _judged("1"), _judged("3")
+    assert len(first) > 20
+    assert first == other

@@ -16,8 +16,8 @@ def test_a_sign_is_found_in_its_examples(sign: Sign) -> None:
     assert sign.examples
     for example in sign.examples:
         for before in ("", "[rank3]:" if not example.startswith(("[", " ")) and "NCCL " not in example else ""):
-            found = {event.sign for event in parsed(f"first\n{before}{example}\nlast\n").events}
-            assert sign.name in found, f"{before}{example}"
+            signs = {event.sign for event in parsed(f"first\n{before}{example}\nlast\n").events}
+            assert sign.name in signs, f"{before}{example}"
 
 
 def test_names_are_unique() -> None:

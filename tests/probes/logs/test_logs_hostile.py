@@ -75,7 +75,7 @@ def test_any_bytes_make_a_report(files: list[bytes]) -> None:
 @settings(max_examples=150, deadline=20_000, suppress_health_check=list(HealthCheck))
 @given(st.lists(_SNIPPETS, max_size=6).map("".join))
 def test_no_sign_is_lost_on_the_fast_way(line: str) -> None:
-    fast = {one.name for one in _MATCHER.may(line[:LONGEST].encode(errors="replace"))}
+    fast = {sign.name for sign in _MATCHER.may(line[:LONGEST].encode(errors="replace"))}
     text = bare(line[:LONGEST].encode(errors="replace").decode(errors="backslashreplace"))
     assert {sign.name for sign in SIGNS if not sign.often and re.search(sign.pattern, text)} <= fast
 
@@ -87,8 +87,8 @@ def test_no_sign_is_lost_after_lines_with_other_digits() -> None:
     for example in examples:
         matcher.may(example.translate(other_digits).encode())
     for example in examples:
-        told = {one.name for one in matcher.may(example.encode())}
-        assert {one.name for one in _MATCHER.may(example.encode()) if not one.often} <= told
+        possible = {sign.name for sign in matcher.may(example.encode())}
+        assert {sign.name for sign in _MATCHER.may(example.encode()) if not sign.often} <= possible
 
 
 def _fragments(example: str) -> Iterator[str]:

@@ -34,11 +34,11 @@ def _told(name: str, pid: int, rank: int, local: set[int]) -> Transport:
     return transport(_log((LOGS / f"{name}.log").read_bytes()), pid, rank, "here", local)
 
 
-def _kinds(told: Transport) -> dict[tuple[str, str], tuple[int, list[int]]]:
-    assert not isinstance(told.connections, Unread)
+def _kinds(facts: Transport) -> dict[tuple[str, str], tuple[int, list[int]]]:
+    assert not isinstance(facts.connections, Unread)
     return {
         (connection.kind, connection.peers): (connection.count, connection.devices)
-        for connection in told.connections
+        for connection in facts.connections
     }
 
 
@@ -83,12 +83,12 @@ def test_each_range_of_versions(
     name: str, pid: int, rank: int, local: set[int], version: object, bootstrap: tuple[str, str], network: str,
     kinds: object,
 ) -> None:  # fmt: skip
-    told = _told(name, pid, rank, local)
-    assert told.version == version
-    assert told.bootstrap == Endpoint(interface=bootstrap[0], address=bootstrap[1])
-    assert told.network == network
-    assert _kinds(told) == kinds
-    assert told.communicators == 1
+    facts = _told(name, pid, rank, local)
+    assert facts.version == version
+    assert facts.bootstrap == Endpoint(interface=bootstrap[0], address=bootstrap[1])
+    assert facts.network == network
+    assert _kinds(facts) == kinds
+    assert facts.communicators == 1
 
 
 def test_what_else_a_log_tells() -> None:
@@ -113,14 +113,14 @@ def test_what_else_a_log_tells() -> None:
 
 
 def test_a_rank_that_is_stuck_has_begun_and_not_completed() -> None:
-    told = _told("nccl-2.30-stuck", 48, 0, {0})
-    assert (told.communicators, told.completed) == (1, 0)
-    assert told.warnings == [
+    facts = _told("nccl-2.30-stuck", 48, 0, {0})
+    assert (facts.communicators, facts.completed) == (1, 0)
+    assert facts.warnings == [
         "Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1, curr state INIT, "
         "next state RTR"
     ]
-    assert told.devices[0].speed_mbit == 200000
-    assert told.unknown_samples == ["a sentence that no release has printed so far"]
+    assert facts.devices[0].speed_mbit == 200000
+    assert facts.unknown_samples == ["a sentence that no release has printed so far"]
 
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in LOGS.glob("*.log")))
@@ -135,9 +135,9 @@ def test_ranks_that_share_a_pipe_are_told_apart() -> None:
     log = _log((LOGS / "interleaved.log").read_bytes())
     assert sorted(log.processes) == [("elm1", 10), ("elm2", 20)]
     for (_, pid), rank in zip(sorted(log.processes), (0, 1), strict=True):
-        told = transport(log, pid, rank, "here", {rank})
-        assert {key: count for key, (count, _) in _kinds(told).items()} == {("NET/Socket", "inter"): 1}
-        assert (told.communicators, told.completed) == (1, 1)
+        facts = transport(log, pid, rank, "here", {rank})
+        assert {key: count for key, (count, _) in _kinds(facts).items()} == {("NET/Socket", "inter"): 1}
+        assert (facts.communicators, facts.completed) == (1, 1)
 
 
 def test_connections_of_a_smaller_communicator_are_not_counted_as_those_of_the_world() -> None:
@@ -152,13 +152,13 @@ def test_connections_of_a_smaller_communicator_are_not_counted_as_those_of_the_w
         "n:5:5 [0] NCCL INFO ncclCommInitRank comm 0xb rank 1 nranks 2 busId 2 commId 0x2 - Init COMPLETE",
         "n:5:6 [0] NCCL INFO Channel 00/0 : 9[1] -> 10[2] [send] via NET/IB/0",
     ]
-    told = transport(_log("\n".join(lines).encode()), 5, 9, "here", set(range(8, 16)))
-    assert _kinds(told) == {
+    facts = transport(_log("\n".join(lines).encode()), 5, 9, "here", set(range(8, 16)))
+    assert _kinds(facts) == {
         ("P2P/CUMEM", "intra"): (1, []),
         ("NET/IB", "unknown"): (1, [0]),
         ("NET/IB", "intra"): (1, [0]),
     }
-    assert (told.communicators, told.completed, told.nranks) == (2, 2, 16)
+    assert (facts.communicators, facts.completed, facts.nranks) == (2, 2, 16)
 
 
 @pytest.mark.parametrize(("local", "peers"), [({0, 1}, "intra"), ({0}, "inter")])
@@ -170,12 +170,12 @@ def test_ranks_of_one_host_without_p2p_and_shm_are_no_hosts_of_their_own(local: 
         "n:5:5 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] [send] via NET/Socket/0",
         "n:5:5 [0] NCCL INFO ncclCommInitRank comm 0xa rank 0 nranks 2 busId 2 commId 0x1 - Init COMPLETE",
     ]
-    told = transport(_log("\n".join(lines).encode()), 5, 0, "here", local)
-    assert _kinds(told) == {("NET/Socket", peers): (1, [0])}
+    facts = transport(_log("\n".join(lines).encode()), 5, 0, "here", local)
+    assert _kinds(facts) == {("NET/Socket", peers): (1, [0])}
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("P2P/IPC/read", Via("P2P/IPC")),
         ("P2P/direct pointer/read", Via("P2P/direct pointer")),
@@ -189,8 +189,8 @@ def test_ranks_of_one_host_without_p2p_and_shm_are_no_hosts_of_their_own(local: 
         ("carrier pigeon", Via("other")),
     ],
 )
-def test_vias(text: str, found: Via) -> None:
-    assert via(text) == found
+def test_vias(text: str, expected: Via) -> None:
+    assert via(text) == expected
 
 
 def test_warnings_carry_no_place_and_no_time() -> None:
@@ -206,8 +206,8 @@ def test_any_bytes_are_survived(data: bytes) -> None:
     glued = b"n:1:2 [0] NCCL INFO " + data + b"n:1:2 [0] NCCL INFO Channel 00/0 : 0[0] -> 1[1] via " + data
     for given_ in (data, glued):
         log = _log(given_)
-        told = transport(log, 1, 0, "here", {0})
-        assert msgspec.json.decode(msgspec.json.encode(told), type=Transport) == told
+        facts = transport(log, 1, 0, "here", {0})
+        assert msgspec.json.decode(msgspec.json.encode(facts), type=Transport) == facts
 
 
 _WORDS = st.sampled_from(
@@ -218,10 +218,10 @@ _WORDS = st.sampled_from(
 
 @given(st.lists(_WORDS, max_size=12), st.lists(_WORDS, max_size=12))
 @settings(max_examples=200)
-def test_broken_lines_of_nccl_itself_are_survived(one: list[str], other: list[str]) -> None:
-    text = "".join(f"n:1:2 [0] NCCL INFO {' '.join(words)}\n" for words in (one, other, one))
-    told = transport(_log(text.encode()), 1, 0, "here", {0})
-    msgspec.json.decode(msgspec.json.encode(told), type=Transport)
+def test_broken_lines_of_nccl_itself_are_survived(first: list[str], other: list[str]) -> None:
+    text = "".join(f"n:1:2 [0] NCCL INFO {' '.join(words)}\n" for words in (first, other, first))
+    facts = transport(_log(text.encode()), 1, 0, "here", {0})
+    msgspec.json.decode(msgspec.json.encode(facts), type=Transport)
 
 
 def test_an_endless_line_is_cut_and_the_next_one_is_read() -> None:
@@ -282,19 +282,19 @@ class TestOurOwnLog:
         chosen = place.choose({}, str(tmp_path))
         pids = {2: 771, 0: 5110, 3: 999}
         transports = place.transports(chosen, pids, "here", str(tmp_path / "printed"), pids.keys())
-        assert [(one.rank, one.network) for one in transports][:2] == [(0, "IB"), (2, "IB")]
+        assert [(facts.rank, facts.network) for facts in transports][:2] == [(0, "IB"), (2, "IB")]
         assert isinstance(transports[2].connections, Unread)
         assert f"NCCL wrote no log to {tmp_path}/nccl.999.log" in transports[2].connections.why
 
     def test_a_pipe_is_not_waited_for(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "nccl.5.log")
-        (told,) = place.transports(place.choose({}, str(tmp_path)), {0: 5}, "here", "", {0})
-        assert isinstance(told.connections, Unread)
+        (facts,) = place.transports(place.choose({}, str(tmp_path)), {0: 5}, "here", "", {0})
+        assert isinstance(facts.connections, Unread)
 
     def test_a_user_whose_log_says_nothing_is_told_why(self) -> None:
         chosen = place.choose({"NCCL_DEBUG_FILE": "/logs/x"}, "/run")
-        (told,) = place.transports(chosen, {0: 5}, "here", "", {0})
-        assert told.connections == Unread("recorded", chosen.problem)
+        (facts,) = place.transports(chosen, {0: 5}, "here", "", {0})
+        assert facts.connections == Unread("recorded", chosen.problem)
 
 
 @needs_recorded
@@ -312,5 +312,5 @@ def test_lines_of_public_cases() -> None:
         text = "".join(f"n:1:1 [0] NCCL INFO {line}\n" for line in case["key_lines"])
         log = _log(text.encode())
         assert log.records >= len(case["key_lines"])
-    said = "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
-    assert _log(f"n:1:1 [0] NCCL INFO {said}\n".encode()).processes["n", 1].direct == {"mlx5_0": False}
+    sentence = "NET/IB : GPU Direct RDMA Disabled for HCA 0 'mlx5_0'"
+    assert _log(f"n:1:1 [0] NCCL INFO {sentence}\n".encode()).processes["n", 1].direct == {"mlx5_0": False}

@@ -27,14 +27,14 @@ def used(folder: Path, text: str) -> sizes.UsedSizes:
 
 
 def test_lines_of_nccl_and_of_its_inspector(tmp_path: Path) -> None:
-    found = used(tmp_path, LOG)
-    assert dict(found.calls) == {
+    counted = used(tmp_path, LOG)
+    assert dict(counted.calls) == {
         ("all_reduce", 2**22): 1,
         ("all_reduce", 2**21): 1,
         ("reduce_scatter", 2**23): 1,
     }
-    assert dict(found.of_a_part) == {("all_gather", 2**18): 1}
-    assert found.forecasts[2**22].time_us == 86.0
+    assert dict(counted.of_a_part) == {("all_gather", 2**18): 1}
+    assert counted.forecasts[2**22].time_us == 86.0
 
 
 def test_what_moved_most_comes_first_and_sizes_ascend(tmp_path: Path) -> None:

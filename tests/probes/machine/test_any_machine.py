@@ -208,8 +208,8 @@ def test_many_environments(copies: Path) -> None:
 def test_bytes_that_are_no_text(ncclcheck: Command, name: str) -> None:
     ran = ncclcheck("env", "--launch", "local", "-o", "json", **{name: os.fsdecode(b"\xff\xfe=%s")})
     assert "Traceback" not in ran.err
-    found = {one.name: one.value for one in at(ran.document.nodes[0].facts, "job.variables")}
-    assert found[name] == "\\xff\\xfe=%s"
+    values = {variable.name: variable.value for variable in at(ran.document.nodes[0].facts, "job.variables")}
+    assert values[name] == "\\xff\\xfe=%s"
 
 
 def test_nothing_registers_with_fork_while_probes_fork() -> None:

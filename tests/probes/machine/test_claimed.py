@@ -16,8 +16,8 @@ _MAC, _OTHER = b"\2\0\0\0\0\1", b"\2\0\0\0\0\2"
 _HELD = socket.inet_aton("10.1.0.3")
 
 
-def _answer(says: int = 2, sender: bytes = _OTHER, held: bytes = _HELD) -> bytes:
-    return claimed._FRAME.pack(_MAC, sender, 0x0806, 1, 0x0800, 6, 4, says, sender, held, _MAC, b"\0" * 4)
+def _answer(says: int = 2, sender: bytes = _OTHER, address: bytes = _HELD) -> bytes:
+    return claimed._FRAME.pack(_MAC, sender, 0x0806, 1, 0x0800, 6, 4, says, sender, address, _MAC, b"\0" * 4)
 
 
 def test_a_probe_names_no_sender() -> None:
@@ -31,7 +31,7 @@ def test_a_probe_names_no_sender() -> None:
     [
         (_answer(), _OTHER),
         (_answer(says=1), b""),
-        (_answer(held=socket.inet_aton("10.1.0.4")), b""),
+        (_answer(address=socket.inet_aton("10.1.0.4")), b""),
         (_answer(sender=b"\0" * 6), b""),
         (_answer()[:20], b""),
         (b"", b""),

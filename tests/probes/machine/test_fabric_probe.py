@@ -87,13 +87,13 @@ NODE: dict[str, str | bytes] = {
 
 
 def test_a_node(tmp_path: Path) -> None:
-    found = fabric.probe(tree(tmp_path, NODE))
-    assert (found.iommus, found.command_line) == (["dmar0"], "BOOT_IMAGE=/vmlinuz ro iommu=pt")
-    assert found.numa == [NumaNode(name="0", cpus="0-47", memory=527951040 * 1024, distances=[10, 21])]
-    assert found.bound == Bound(cpus="0-47", mems="0")
-    assert found.huge_pages == HugePages(total=16, free=4, size=2**21, transparent="madvise")
-    assert found.governor == Governor(names=["powersave"], driver="intel_pstate", preference="balance_performance")
-    assert (found.numa_balancing, found.hypervisor, found.product) == (1, False, "Supermicro SYS-821GE-TNHR")
+    facts = fabric.probe(tree(tmp_path, NODE))
+    assert (facts.iommus, facts.command_line) == (["dmar0"], "BOOT_IMAGE=/vmlinuz ro iommu=pt")
+    assert facts.numa == [NumaNode(name="0", cpus="0-47", memory=527951040 * 1024, distances=[10, 21])]
+    assert facts.bound == Bound(cpus="0-47", mems="0")
+    assert facts.huge_pages == HugePages(total=16, free=4, size=2**21, transparent="madvise")
+    assert facts.governor == Governor(names=["powersave"], driver="intel_pstate", preference="balance_performance")
+    assert (facts.numa_balancing, facts.hypervisor, facts.product) == (1, False, "Supermicro SYS-821GE-TNHR")
 
 
 def test_the_pci_tree(tmp_path: Path) -> None:
@@ -127,8 +127,8 @@ def test_registers_that_tell_no_link(tmp_path: Path, speed: str, width: str) -> 
     ("data", "acs"), [(config(0), []), (config(0x44), ["ReqRedir", "DirectTrans"]), (config(size=256), None)]
 )
 def test_acs(data: bytes, acs: list[str] | None) -> None:
-    found = pci.acs(data)
-    assert (None if isinstance(found, Unread) else found) == acs
+    flags = pci.acs(data)
+    assert (None if isinstance(flags, Unread) else flags) == acs
 
 
 @given(st.binary(min_size=65, max_size=4096))
@@ -139,8 +139,8 @@ def test_any_registers(data: bytes) -> None:
 
 
 def test_a_machine_without_anything(tmp_path: Path) -> None:
-    found = fabric.probe(tree(tmp_path, {}))
-    assert {fact.kind for _, fact in unread_in(found)} == {"absent"}
+    facts = fabric.probe(tree(tmp_path, {}))
+    assert {fact.kind for _, fact in unread_in(facts)} == {"absent"}
 
 
 def test_a_virtual_machine(tmp_path: Path) -> None:
@@ -152,16 +152,16 @@ def test_a_virtual_machine(tmp_path: Path) -> None:
 def test_nothing_makes_it_raise(path: str, content: bytes, missing: set[str]) -> None:
     files = {name: text for name, text in NODE.items() if name not in missing}
     with tempfile.TemporaryDirectory() as folder:
-        found = fabric.probe(tree(Path(folder), {**files, path: content}))
-    assert isinstance(found, Fabric)
+        facts = fabric.probe(tree(Path(folder), {**files, path: content}))
+    assert isinstance(facts, Fabric)
     rules = [rule for rule in all_rules() if rule.code[:3] == "FAB"]
-    verdicts = judge(Cluster(nodes=[Node(name="a", fabric=found), Node(name="b", fabric=found)]), rules)
+    verdicts = judge(Cluster(nodes=[Node(name="a", fabric=facts), Node(name="b", fabric=facts)]), rules)
     assert not [f for v in verdicts for f in v.findings if f.owner == "tool"]
 
 
-@pytest.mark.parametrize(("written", "told"), [("OracleCloud.com", "OracleCloud.com"), ("ACME-0042", "")])
+@pytest.mark.parametrize(("written", "tag"), [("OracleCloud.com", "OracleCloud.com"), ("ACME-0042", "")])
 def test_an_asset_tag_is_told_where_it_names_a_cloud_and_is_nobodys_number(
-    tmp_path: Path, written: str, told: str
+    tmp_path: Path, written: str, tag: str
 ) -> None:
     machine = tree(tmp_path, {"/sys/class/dmi/id/chassis_asset_tag": f"{written}\n"})
-    assert fabric.probe(machine).asset_tag == told
+    assert fabric.probe(machine).asset_tag == tag

@@ -73,12 +73,12 @@ def test_what_nvml_was_recorded_to_say(tmp_path: Path) -> None:
     assert not isinstance(gpus.cards, Unread)
     assert not isinstance(gpus.others, Unread)
     assert (gpus.nvml, gpus.user, gpus.chosen_by) == ("", "kim", "CUDA_VISIBLE_DEVICES")
-    assert [(one.name, one.numa) for one in gpus.cards] == [("GPU 0", 1)]
+    assert [(gpu_card.name, gpu_card.numa) for gpu_card in gpus.cards] == [("GPU 0", 1)]
     assert gpus.others[0].ecc == Unread("absent", "GPU 1: GPU is lost")
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "error"),
     [
         ("4,1204,3600000000,-;NVRM: Xid (PCI:0000:9b:00): 79, pid=1, GPU has fallen", (79, "0000:9b:00.0", 1.0)),
         ("[ 1800.500000] NVRM: Xid (PCI:0001:9B:00.0): 31, pid=1, Ch 8", (31, "0001:9b:00.0", 1.5)),
@@ -91,18 +91,18 @@ def test_what_nvml_was_recorded_to_say(tmp_path: Path) -> None:
         ("NVRM: Xid (PCI:0000:9b:00): 99999999999999999999, x", None),
     ],
 )  # fmt: skip
-def test_lines_of_the_kernel_log(tmp_path: Path, line: str, found: tuple[int, str, float | None] | None) -> None:
-    told = gpu.probe(tree(tmp_path, {**NODE, "/proc/uptime": "7200.00 1.0\n"}, kernel_log=[line, "other"])).xids
-    assert not isinstance(told, Unread)
-    seen = [(xid.code, xid.pci, None if isinstance(xid.hours, Unread) else xid.hours) for xid in told]
-    assert seen == ([found] if found else [])
+def test_lines_of_the_kernel_log(tmp_path: Path, line: str, error: tuple[int, str, float | None] | None) -> None:
+    errors = gpu.probe(tree(tmp_path, {**NODE, "/proc/uptime": "7200.00 1.0\n"}, kernel_log=[line, "other"])).xids
+    assert not isinstance(errors, Unread)
+    seen = [(xid.code, xid.pci, None if isinstance(xid.hours, Unread) else xid.hours) for xid in errors]
+    assert seen == ([error] if error else [])
 
 
 def test_the_same_error_again_is_counted(tmp_path: Path) -> None:
     lines = [f"4,{n},{n}000000,-;NVRM: Xid (PCI:0000:9b:00): 63, row {n}" for n in (60, 3660)]
-    told = gpu.probe(tree(tmp_path, {**NODE, "/proc/uptime": "3660 1"}, kernel_log=lines)).xids
-    assert not isinstance(told, Unread)
-    assert [(xid.times, xid.hours, xid.line[-8:]) for xid in told] == [(2, 0.0, "row 3660")]
+    errors = gpu.probe(tree(tmp_path, {**NODE, "/proc/uptime": "3660 1"}, kernel_log=lines)).xids
+    assert not isinstance(errors, Unread)
+    assert [(xid.times, xid.hours, xid.line[-8:]) for xid in errors] == [(2, 0.0, "row 3660")]
 
 
 @pytest.mark.parametrize(
@@ -124,23 +124,23 @@ def test_the_same_error_again_is_counted(tmp_path: Path) -> None:
 def test_which_gpus_are_the_jobs(env: dict[str, str], mine: str) -> None:
     gpus = [card(index, mig_instances=["MIG-1a", "MIG-1b"] if index == 1 else []) for index in range(4)]
     cards, others, chosen_by = split(gpus, env)
-    assert "".join(str(one.index) for one in cards) == mine
-    assert sorted(one.index for one in [*cards, *others]) == [0, 1, 2, 3]
+    assert "".join(str(device.index) for device in cards) == mine
+    assert sorted(device.index for device in [*cards, *others]) == [0, 1, 2, 3]
     assert bool(chosen_by) == (chosen_by in env)
 
 
 def test_numbers_name_no_gpu_for_sure_where_models_differ() -> None:
     gpus, env = [card(0, model="NVIDIA T4"), card(1)], {"CUDA_VISIBLE_DEVICES": "0"}
     assert len(split(gpus, env)[0]) == 2
-    assert [one.model for one in split(gpus, {**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})[0]] == ["NVIDIA T4"]
+    assert [device.model for device in split(gpus, {**env, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"})[0]] == ["NVIDIA T4"]
 
 
 @needs_recorded
 def test_a_recorded_kernel_log(tmp_path: Path) -> None:
     log = RECORDED / "gpud/components/accelerator/nvidia/xid/testdata/dmesg-with-xid-119.log"
-    told = gpu.probe(tree(tmp_path, NODE, kernel_log=log.read_text().splitlines())).xids
-    assert not isinstance(told, Unread)
-    assert [(xid.code, xid.pci) for xid in told] == [(119, "0000:9b:00.0")]
+    errors = gpu.probe(tree(tmp_path, NODE, kernel_log=log.read_text().splitlines())).xids
+    assert not isinstance(errors, Unread)
+    assert [(xid.code, xid.pci) for xid in errors] == [(119, "0000:9b:00.0")]
 
 
 @settings(max_examples=40, deadline=None)
@@ -158,15 +158,15 @@ def test_no_content_of_a_file_makes_it_raise(path: str, content: bytes) -> None:
 def test_asking_a_library(tmp_path: Path, code: int, usable: int, error: str) -> None:
     """In a process of its own: LD_LIBRARY_PATH counts from the start of a process."""
     _build(tmp_path, code)
-    found = _probe_with(tmp_path)
-    assert f"usable={usable}, cuda_error={error!r}, driver_cuda='12.8'" in found
+    output = _probe_with(tmp_path)
+    assert f"usable={usable}, cuda_error={error!r}, driver_cuda='12.8'" in output
 
 
 @needs_gcc
 def test_a_library_that_hangs_is_given_up(tmp_path: Path) -> None:
     _build(tmp_path, -1)
-    found = _probe_with(tmp_path, "cuda.LONGEST_ANSWER_S = 0.5")
-    assert "kind='timed_out'" in found
+    output = _probe_with(tmp_path, "cuda.LONGEST_ANSWER_S = 0.5")
+    assert "kind='timed_out'" in output
 
 
 def _build(folder: Path, code: int) -> None:
@@ -188,7 +188,7 @@ print(gpu.probe(machine.Machine()))
 
 
 @pytest.mark.parametrize(
-    ("journal", "files", "found"),
+    ("journal", "files", "codes"),
     [
         ("[    1.5] h kernel: Linux\n[    9.5] h kernel: NVRM: Xid (PCI:0000:9b:00): 79, x\n", {}, ["79"]),
         ("[    1.5] h kernel: Linux version 6.8\n", {"kern.log": "Linux version 6.8\nNVRM: Xid y\n"}, []),
@@ -199,7 +199,7 @@ print(gpu.probe(machine.Machine()))
     ids=["journal", "a journal without any", "file", "file without the start", "nothing"],
 )
 def test_the_kernel_log_of_a_user(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: str, files: dict[str, str], found: list[str] | None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, journal: str, files: dict[str, str], codes: list[str] | None
 ) -> None:
     """Where /dev/kmsg is root's: the journal, then the files of syslog, from the last start of the kernel on."""
     program = tmp_path / "bin/journalctl"
@@ -212,8 +212,8 @@ def test_the_kernel_log_of_a_user(
     (tmp_path / "var/log").mkdir(parents=True)
     for name, text in files.items():
         (tmp_path / "var/log" / name).write_text(text)
-    told = xids.xids(Machine(str(tmp_path)))
-    assert (None if isinstance(told, Unread) else [str(xid.code) for xid in told]) == found
+    events = xids.xids(Machine(str(tmp_path)))
+    assert (None if isinstance(events, Unread) else [str(xid.code) for xid in events]) == codes
 
 
 def test_channels_of_imex(tmp_path: Path) -> None:

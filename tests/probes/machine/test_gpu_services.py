@@ -53,21 +53,21 @@ SYSTEMD = {"/run/systemd/system": ""}
 PROGRAM = {"/usr/bin/nv-fabricmanager": ""}
 
 
-def told(*found: str) -> Output:
-    return Output(0, "\n".join(found), "")
+def output(*lines: str) -> Output:
+    return Output(0, "\n".join(lines), "")
 
 
-def found(files: Mapping[str, str], **answers: Output | Unread) -> dict[str, Service]:
+def services_of(files: Mapping[str, str], **answers: Output | Unread) -> dict[str, Service]:
     given = {"systemctl": answers["systemctl"]} if "systemctl" in answers else {}
-    program = answers.get("manager", told("", "Fabric Manager version is : 570.133.20", ""))
+    program = answers.get("manager", output("", "Fabric Manager version is : 570.133.20", ""))
     listed = services(Host(files, {**given, "/usr/bin/nv-fabricmanager": program}))
     assert not isinstance(listed, Unread)
-    return {one.name: one for one in listed}
+    return {unit.name: unit for unit in listed}
 
 
 def test_what_a_host_tells() -> None:
     module = {"/sys/module/nvidia_peermem": "", "/sys/module/nvidia_peermem/version": DRIVER}
-    seen = found({**SYSTEMD, **PROGRAM, **module}, systemctl=told(UNITS))
+    seen = services_of({**SYSTEMD, **PROGRAM, **module}, systemctl=output(UNITS))
     assert seen[MANAGER] == Service(name=MANAGER, state="active", version=DRIVER)
     assert seen["nvidia-persistenced"].state == "failed"
     assert IMEX not in seen
@@ -75,22 +75,22 @@ def test_what_a_host_tells() -> None:
 
 
 def test_a_container_has_programs_and_no_systemd() -> None:
-    seen = found(PROGRAM)[MANAGER]
+    seen = services_of(PROGRAM)[MANAGER]
     assert isinstance(seen.state, Unread)
     assert (seen.state.kind, seen.version) == ("absent", DRIVER)
 
 
 def test_a_systemd_or_a_program_that_does_not_answer() -> None:
     late = Unread("timed_out", "systemctl gave no answer in 2 s")
-    seen = found({**SYSTEMD, **PROGRAM}, systemctl=late, manager=told("usage: ..."))[MANAGER]
+    seen = services_of({**SYSTEMD, **PROGRAM}, systemctl=late, manager=output("usage: ..."))[MANAGER]
     assert seen.state == late
     assert isinstance(seen.version, Unread)
     assert seen.version.kind == "broken"
 
 
 def test_nothing_is_installed() -> None:
-    assert found({}) == {}
-    assert found(SYSTEMD, systemctl=Output(1, "", "Failed to connect to bus")) == {}
+    assert services_of({}) == {}
+    assert services_of(SYSTEMD, systemctl=Output(1, "", "Failed to connect to bus")) == {}
 
 
 def of(

@@ -74,17 +74,17 @@ NODE: dict[str, str | bytes] = {
 
 
 def test_a_written_machine(tmp_path: Path) -> None:
-    found = health.probe(tree(tmp_path, NODE, kernel_log=[], waiting=[], answers=[]))
-    assert found.memory_errors == [
+    facts = health.probe(tree(tmp_path, NODE, kernel_log=[], waiting=[], answers=[]))
+    assert facts.memory_errors == [
         MemoryModule(name="mc0/dimm0", corrected=4711, uncorrected=2, label="CPU_SrcID#0_MC#0_Chan#0_DIMM#0"),
         MemoryModule(name="mc1", corrected=0, uncorrected=0),
     ]
-    assert found.swap == Swap(total=8 * 2**20, used=2 * 2**20)
-    assert found.pressure == Pressure(some=3.25, full=1.75)
-    assert found.commit == Commit(mode=2, limit=500 * 1024, used=80 * 1024)
+    assert facts.swap == Swap(total=8 * 2**20, used=2 * 2**20)
+    assert facts.pressure == Pressure(some=3.25, full=1.75)
+    assert facts.commit == Commit(mode=2, limit=500 * 1024, used=80 * 1024)
     link = PcieLink(gts=16.0, width=4, most_gts=16.0, most_width=4)
-    assert found.nvmes == [Nvme(name="nvme0", state="live", model="SAMSUNG MZQL23T8HCLS-00A07", link=link)]
-    assert (found.kernel, found.waiting, found.answers) == ([], [], [])
+    assert facts.nvmes == [Nvme(name="nvme0", state="live", model="SAMSUNG MZQL23T8HCLS-00A07", link=link)]
+    assert (facts.kernel, facts.waiting, facts.answers) == ([], [], [])
 
 
 def test_each_disk_once_and_the_options_of_the_mount_first(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_other_words_of_the_kernel(tmp_path: Path) -> None:
 
 
 def test_a_machine_without_any_of_it(tmp_path: Path) -> None:
-    found = health.probe(tree(tmp_path, {"/proc/meminfo": "MemTotal: 1 kB\n"}))
+    facts = health.probe(tree(tmp_path, {"/proc/meminfo": "MemTotal: 1 kB\n"}))
     kinds = {
-        name: fact.kind for name in found.__struct_fields__ if isinstance(fact := getattr(found, name), Unread)
+        name: fact.kind for name in facts.__struct_fields__ if isinstance(fact := getattr(facts, name), Unread)
     }
     assert {name for name, kind in kinds.items() if kind == "recorded"} == {"kernel", "waiting"}
     assert set(kinds.values()) == {"recorded", "absent"}
@@ -193,8 +193,8 @@ def test_a_process_that_stays_in_state_d_is_found() -> None:
             time.sleep(0.05)
         waitings = waiting.processes(Machine())
         assert not isinstance(waitings, Unread)
-        mine = [one for one in waitings if one.pid == parent.pid]
-        assert [one.name for one in mine] == [Path(sys.executable).resolve().name[:15]] or len(mine) == 1
+        mine = [process for process in waitings if process.pid == parent.pid]
+        assert [process.name for process in mine] == [Path(sys.executable).resolve().name[:15]] or len(mine) == 1
         assert mine[0].seconds >= 2.0
     finally:
         for child in Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split():
@@ -232,11 +232,11 @@ def test_the_switch_that_networkd_heard(tmp_path: Path) -> None:
 
 
 def test_the_switch_that_lldpd_heard(tmp_path: Path) -> None:
-    said = "\n".join([
+    answer = "\n".join([
         "lldp.ens2.via=LLDP", "lldp.ens2.chassis.mac=aa:bb:cc:dd:ee:ff", "lldp.ens2.chassis.name=leaf-02",
         "lldp.ens2.port.ifname=swp3", "lldp.eno1.chassis.mac=00:00:00:00:00:01",
     ])  # fmt: skip
-    leafs = leaves.leaves(tree(tmp_path, _ROCE, lldpctl=said), [_hca("mlx5_1", "Ethernet")])
+    leafs = leaves.leaves(tree(tmp_path, _ROCE, lldpctl=answer), [_hca("mlx5_1", "Ethernet")])
     assert leafs == [
         Leaf(name="mlx5_1:1", switch="leaf-02", identity="aa:bb:cc:dd:ee:ff", port="swp3", told_by="LLDP")
     ]
@@ -254,11 +254,11 @@ LocalPort:.......................17
 
 @pytest.mark.parametrize(("kind", "count"), [("Switch", 1), ("Channel Adapter", 0)])
 def test_the_switch_that_answers_smpquery(tmp_path: Path, kind: str, count: int) -> None:
-    said = {
+    answers = {
         "mlx5_0:1 nodeinfo": _INFO.format(kind=kind),
         "mlx5_0:1 nodedesc": "Node Description:....................MF0;leaf-01:MQM9700/U1\n",
     }
-    leafs = leaves.leaves(tree(tmp_path, {}, smpquery=said), [_hca("mlx5_0", "InfiniBand")])
+    leafs = leaves.leaves(tree(tmp_path, {}, smpquery=answers), [_hca("mlx5_0", "InfiniBand")])
     leaf = Leaf(
         name="mlx5_0:1", switch="MF0;leaf-01:MQM9700/U1", identity="0xe09d730300b1a2c0", port="17",
         told_by="smpquery",

@@ -65,8 +65,8 @@ _SYN = {"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": "
 
 
 def test_a_rule_with_a_rate_of_data_slows() -> None:
-    (found,) = parsed(_chain(_OVER, {"drop": None}))  # type: ignore[misc]
-    assert found.slows == "limit rate over 12 mbytes/second drop"
+    (rule,) = parsed(_chain(_OVER, {"drop": None}))  # type: ignore[misc]
+    assert rule.slows == "limit rate over 12 mbytes/second drop"
 
 
 @pytest.mark.parametrize(
@@ -82,18 +82,18 @@ def test_rules_that_every_packet_of_a_connection_passes_are_counted(first: list[
     saddr = {"payload": {"protocol": "ip", "field": "saddr"}}
     bans = [[{"match": {"op": "==", "left": saddr, "right": f"203.0.0.{i}"}}, {"drop": None}] for i in range(3000)]
     chain = {"family": "inet", "table": "t", "name": "c", "type": "filter", "hook": "input", "policy": "accept"}
-    rules = [{"rule": {**of, "expr": one}} for one in ([first] if first else []) + bans]
-    (found,) = parsed(json.dumps({"nftables": [{"chain": chain}, *rules]}))  # type: ignore[misc]
-    assert found.passed == passed
+    rules = [{"rule": {**of, "expr": expression}} for expression in ([first] if first else []) + bans]
+    (rule,) = parsed(json.dumps({"nftables": [{"chain": chain}, *rules]}))  # type: ignore[misc]
+    assert rule.passed == passed
     cut = json.dumps({"nftables": [{"chain": chain}, *rules]})[:200_000]
-    (found,) = parsed(cut)  # type: ignore[misc]
-    assert found.passed == 0 if first else 1000 < found.passed < passed
+    (rule,) = parsed(cut)  # type: ignore[misc]
+    assert rule.passed == 0 if first else 1000 < rule.passed < passed
 
 
 def test_a_limit_of_new_connections_or_pings_does_not() -> None:
-    (found,) = parsed(_chain(_SYN, _OVER, {"drop": None}))  # type: ignore[misc]
-    assert not found.slows
-    assert "limit rate over" in found.rule
+    (rule,) = parsed(_chain(_SYN, _OVER, {"drop": None}))  # type: ignore[misc]
+    assert not rule.slows
+    assert "limit rate over" in rule.rule
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ def test_a_limit_of_new_connections_or_pings_does_not() -> None:
     ],
 )
 def test_the_cause_is_known_before_the_job(name: str, codes: set[str]) -> None:
-    assert {one.code for one in held_up(load(name).cluster)} == codes
+    assert {cause.code for cause in held_up(load(name).cluster)} == codes
 
 
 def test_all_far_below_what_their_cards_report_is_no_health() -> None:
@@ -118,8 +118,8 @@ def test_all_far_below_what_their_cards_report_is_no_health() -> None:
         replace(reach, peers=[replace(peer, bursts=slow) for peer in reach.peers])
         for reach in cluster.measurements.reach
     ]
-    told = replace(cluster, measurements=replace(cluster.measurements, reach=reach))
-    (verdict,) = judge(told, [rule for rule in all_rules() if rule.code == "NET008"])
+    changed = replace(cluster, measurements=replace(cluster.measurements, reach=reach))
+    (verdict,) = judge(changed, [rule for rule in all_rules() if rule.code == "NET008"])
     assert [finding.what for finding in verdict.findings if finding.state is State.WARN] == [
         "bursts of sw[1-3] carry at most 0.01 Gb/s, 0.1 % of the 10 that eth0 reports"
     ]
@@ -140,5 +140,5 @@ _PORT = {"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": 
     ],
 )
 def test_a_rule_that_stops_a_part_is_told_from_one_of_another_port(rule: list[Any], part: str) -> None:
-    (found,) = parsed(_chain(*rule))  # type: ignore[misc]
-    assert found.part == part
+    (packet_filter,) = parsed(_chain(*rule))  # type: ignore[misc]
+    assert packet_filter.part == part

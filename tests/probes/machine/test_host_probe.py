@@ -70,8 +70,8 @@ def test_a_healthy_machine(tmp_path: Path) -> None:
 
 
 def test_a_machine_of_which_nothing_was_recorded(tmp_path: Path) -> None:
-    found = host.probe(tree(tmp_path, {}))
-    kinds = {name: getattr(found, name).kind for name in found.__struct_fields__}
+    facts = host.probe(tree(tmp_path, {}))
+    kinds = {name: getattr(facts, name).kind for name in facts.__struct_fields__}
     recorded = {name for name, kind in kinds.items() if kind == "recorded"}
     assert recorded == {"shm", "tmp", "own_name"}
     assert set(kinds.values()) == {"recorded", "absent"}
@@ -106,9 +106,9 @@ def test_a_machine_of_which_nothing_was_recorded(tmp_path: Path) -> None:
 )
 def test_control_groups(tmp_path: Path, files: dict[str, str], cores: float, limit: int | None) -> None:
     status = {"/proc/self/status": "Cpus_allowed_list:\t0-15\n"}
-    found = host.probe(tree(tmp_path, {**status, **files}))
-    assert found.usable_cores == cores
-    assert found.memory_limit == (limit or Unread("absent", "no control group limits memory"))
+    facts = host.probe(tree(tmp_path, {**status, **files}))
+    assert facts.usable_cores == cores
+    assert facts.memory_limit == (limit or Unread("absent", "no control group limits memory"))
 
 
 @pytest.mark.parametrize(
@@ -134,11 +134,11 @@ def test_no_content_of_a_file_makes_it_raise(path: str, content: bytes) -> None:
 
 
 def test_this_machine() -> None:
-    found = host.probe(Machine())
-    assert isinstance(found.usable_cores, float)
-    assert found.usable_cores > 0
-    assert isinstance(found.tmp, Space)
-    assert isinstance(found.own_name, (Resolution, Unread))
+    facts = host.probe(Machine())
+    assert isinstance(facts.usable_cores, float)
+    assert facts.usable_cores > 0
+    assert isinstance(facts.tmp, Space)
+    assert isinstance(facts.own_name, (Resolution, Unread))
 
 
 def test_rdma_devices(tmp_path: Path) -> None:

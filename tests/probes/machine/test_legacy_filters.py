@@ -39,11 +39,14 @@ COMMIT
 
 
 def test_what_harms_is_found_in_each_table_and_by_its_jumps() -> None:
-    found = {(one.table, one.hook): one for one in legacy_filters.parsed(SAVED, "iptables-legacy")}
-    assert set(found) == {("nat", "output"), ("raw", "prerouting"), ("filter", "input")}
-    assert found["nat", "output"].does == ["dnat"]
-    assert found["raw", "prerouting"].part == "-s 10.1.0.2/32 -m limit --limit 3/sec -j DROP"
-    closed = found["filter", "input"]
+    filters = {
+        (packet_filter.table, packet_filter.hook): packet_filter
+        for packet_filter in legacy_filters.parsed(SAVED, "iptables-legacy")
+    }
+    assert set(filters) == {("nat", "output"), ("raw", "prerouting"), ("filter", "input")}
+    assert filters["nat", "output"].does == ["dnat"]
+    assert filters["raw", "prerouting"].part == "-s 10.1.0.2/32 -m limit --limit 3/sec -j DROP"
+    closed = filters["filter", "input"]
     assert closed.does == ["reject", "drop"]
     assert closed.rule.startswith("-p tcp -m tcp --dport 1024:65535 -j REJECT")
     assert closed.part == ""
@@ -58,8 +61,8 @@ def test_another_form_tells_nothing(text: str) -> None:
 
 def test_a_chain_that_jumps_to_itself_comes_to_an_end() -> None:
     text = "*filter\n:INPUT ACCEPT [0:0]\n:A - [0:0]\n-A INPUT -j A\n-A A -j A\n-A A -j DROP\nCOMMIT\n"
-    (found,) = legacy_filters.parsed(text, "iptables-legacy")
-    assert found.does == ["drop"]
+    (packet_filter,) = legacy_filters.parsed(text, "iptables-legacy")
+    assert packet_filter.does == ["drop"]
 
 
 @dataclass

@@ -20,9 +20,9 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
-def _kind(found: object) -> str:
-    assert isinstance(found, Unread)
-    return found.kind
+def _kind(fact: object) -> str:
+    assert isinstance(fact, Unread)
+    return fact.kind
 
 
 def test_reading(tree: Path) -> None:

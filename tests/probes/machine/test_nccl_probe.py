@@ -61,15 +61,15 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @needs_gcc
 def test_the_wheels_library_is_found_and_asked(site: Path) -> None:
-    found = nccl.probe(LIVE)
-    loaded = known(found.loaded)
+    facts = nccl.probe(LIVE)
+    loaded = known(facts.loaded)
     assert (Path(loaded.path).resolve(), loaded.origin, loaded.version) == (
         site / "nvidia/nccl/lib/libnccl.so.2",
         "pip package",
         "2.30.7",
     )
-    assert known(found.known_names) == ["NCCL_DEBUG", "NCCL_IB_DISABLE"]
-    assert "pip package" not in {other.origin for other in known(found.others)}
+    assert known(facts.known_names) == ["NCCL_DEBUG", "NCCL_IB_DISABLE"]
+    assert "pip package" not in {other.origin for other in known(facts.others)}
 
 
 @needs_gcc
@@ -78,10 +78,10 @@ def test_a_copy_on_ld_library_path_shadows_the_wheel(
 ) -> None:
     build_nccl(tmp_path / "old/libnccl.so.2", 2804)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path / "old"))
-    found = nccl.probe(LIVE)
-    loaded = known(found.loaded)
+    facts = nccl.probe(LIVE)
+    loaded = known(facts.loaded)
     assert (loaded.origin, loaded.version) == ("LD_LIBRARY_PATH", "2.8.4")
-    wheel = next(other for other in known(found.others) if other.origin == "pip package")
+    wheel = next(other for other in known(facts.others) if other.origin == "pip package")
     assert (Path(wheel.path), wheel.version) == (site / "nvidia/nccl/lib/libnccl.so.2", "2.30.7")
 
 
@@ -226,13 +226,13 @@ def test_a_recorded_machine(tmp_path: Path) -> None:
     (tmp_path / ".ncclcheck").mkdir()
     for name, value in recorded.items():
         (tmp_path / f".ncclcheck/{name}.json").write_text(json.dumps(value))
-    found = nccl.probe(Machine(str(tmp_path), recorded=True))
-    assert found.loaded == Library(path="/x/libnccl.so.2", origin="system", version="2.19.3")
-    assert found.known_names == ["NCCL_DEBUG"]
-    assert found.others == Unread("denied", "no right")
-    assert isinstance(found.plugins, Unread)
-    assert found.plugins.kind == "recorded"
-    assert (found.conf_files, found.stray_lines) == ([], [])
+    facts = nccl.probe(Machine(str(tmp_path), recorded=True))
+    assert facts.loaded == Library(path="/x/libnccl.so.2", origin="system", version="2.19.3")
+    assert facts.known_names == ["NCCL_DEBUG"]
+    assert facts.others == Unread("denied", "no right")
+    assert isinstance(facts.plugins, Unread)
+    assert facts.plugins.kind == "recorded"
+    assert (facts.conf_files, facts.stray_lines) == ([], [])
 
 
 def test_torch_libraries_that_are_always_loaded(tmp_path: Path) -> None:
@@ -244,8 +244,8 @@ def test_torch_libraries_that_are_always_loaded(tmp_path: Path) -> None:
 
 
 def test_an_empty_recording_is_only_unread(tmp_path: Path) -> None:
-    found = nccl.probe(Machine(str(tmp_path), recorded=True))
-    facts = (found.loaded, found.others, found.known_names, found.plugins, found.stray_lines)
+    library = nccl.probe(Machine(str(tmp_path), recorded=True))
+    facts = (library.loaded, library.others, library.known_names, library.plugins, library.stray_lines)
     assert [fact.kind for fact in facts if isinstance(fact, Unread)] == ["recorded"] * 5
 
 
@@ -263,8 +263,8 @@ def test_torch_versions_are_read_as_text(tmp_path: Path, text: str, torch: str, 
     (tmp_path / "torch/version.py").write_text(text)
     (tmp_path / ".ncclcheck").mkdir()
     (tmp_path / ".ncclcheck/torch_path.json").write_text('"/torch"')
-    found = stack.probe(Machine(str(tmp_path), recorded=True))
-    assert [fact.kind if isinstance(fact, Unread) else fact for fact in (found.torch, found.torch_cuda)] == [
+    facts = stack.probe(Machine(str(tmp_path), recorded=True))
+    assert [fact.kind if isinstance(fact, Unread) else fact for fact in (facts.torch, facts.torch_cuda)] == [
         torch,
         cuda,
     ]
@@ -286,8 +286,8 @@ def test_driver_version(tmp_path: Path, text: str | None, driver: str) -> None:
     if text is not None:
         (tmp_path / "proc/driver/nvidia").mkdir(parents=True)
         (tmp_path / "proc/driver/nvidia/version").write_text(text)
-    found = stack.probe(Machine(str(tmp_path), recorded=True)).driver
-    assert (found.kind if isinstance(found, Unread) else found) == driver
+    version = stack.probe(Machine(str(tmp_path), recorded=True)).driver
+    assert (version.kind if isinstance(version, Unread) else version) == driver
 
 
 @given(st.binary(max_size=400), st.integers(0, 2**64 - 1), st.integers(0, 2**16 - 1))

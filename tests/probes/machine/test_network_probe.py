@@ -20,12 +20,14 @@ NET = "/sys/class/net"
 UP = ["up", "broadcast", "running"]
 
 
-def told(name: str, *addresses: tuple[str, str, int], flags: list[str] = UP, mtu: int = 1500) -> dict[str, object]:
+def listed(
+    name: str, *addresses: tuple[str, str, int], flags: list[str] = UP, mtu: int = 1500
+) -> dict[str, object]:
     listed = [{"family": family, "address": address, "prefix": prefix} for family, address, prefix in addresses]
     return {"name": name, "flags": flags, "mtu": mtu, "addresses": listed}
 
 
-def one(machine: Machine) -> Interface:
+def only_interface(machine: Machine) -> Interface:
     return known(network.probe(machine).interfaces)[0]
 
 
@@ -43,7 +45,7 @@ def test_a_healthy_card(tmp_path: Path) -> None:
         **{f"{NET}/eth0/statistics/{way}_dropped": "4\n" for way in ("rx", "tx")},
     }
     addresses = [("ipv4", "10.1.0.17", 24), ("ipv6", "fe80::1", 64)]
-    interface = one(tree(tmp_path, files, interfaces=[told("eth0", *addresses, mtu=9000)]))
+    interface = only_interface(tree(tmp_path, files, interfaces=[listed("eth0", *addresses, mtu=9000)]))
     assert interface == Interface(
         name="eth0",
         kind="physical",
@@ -67,13 +69,13 @@ def test_a_healthy_card(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("files", "downs"), [({"carrier_changes": "9\n"}, 4), ({}, None)])
 def test_an_older_kernel_counts_changes(tmp_path: Path, files: dict[str, str], downs: int | None) -> None:
     made = {f"{NET}/eth0/type": "1\n", **{f"{NET}/eth0/{name}": text for name, text in files.items()}}
-    found = one(tree(tmp_path, made, interfaces=[told("eth0")])).downs
-    assert found == downs if downs is not None else isinstance(found, Unread)
+    changes = only_interface(tree(tmp_path, made, interfaces=[listed("eth0")])).downs
+    assert changes == downs if downs is not None else isinstance(changes, Unread)
 
 
 def test_a_card_without_a_cable(tmp_path: Path) -> None:
     files = {f"{NET}/eth0/type": "1\n", f"{NET}/eth0/speed": "-1\n", f"{NET}/eth0/device/x": ""}
-    interface = one(tree(tmp_path, files, interfaces=[told("eth0", flags=["up", "broadcast"])]))
+    interface = only_interface(tree(tmp_path, files, interfaces=[listed("eth0", flags=["up", "broadcast"])]))
     assert (interface.up, interface.running, interface.addresses) == (True, False, [])
     assert interface.speed_mbit == Unread("absent", "it reports no speed")
 
@@ -98,8 +100,8 @@ def test_a_card_without_a_cable(tmp_path: Path) -> None:
     ],
 )
 def test_kinds(tmp_path: Path, kind: InterfaceKind, files: dict[str, str]) -> None:
-    machine = tree(tmp_path, {f"{NET}/x0/{name}": text for name, text in files.items()}, interfaces=[told("x0")])
-    assert one(machine).kind == kind
+    machine = tree(tmp_path, {f"{NET}/x0/{name}": text for name, text in files.items()}, interfaces=[listed("x0")])
+    assert only_interface(machine).kind == kind
 
 
 def test_members_of_a_bond_and_of_a_bridge(tmp_path: Path) -> None:
@@ -110,20 +112,22 @@ def test_members_of_a_bond_and_of_a_bridge(tmp_path: Path) -> None:
         f"{NET}/br0/bridge/bridge_id": "x",
         f"{NET}/br0/brif/eth0/port_no": "1",
     }
-    interfaces = known(network.probe(tree(tmp_path, files, interfaces=[told("bond0"), told("br0")])).interfaces)
+    interfaces = known(
+        network.probe(tree(tmp_path, files, interfaces=[listed("bond0"), listed("br0")])).interfaces
+    )
     assert [i.members for i in interfaces] == [["eth1", "eth2"], ["eth0"]]
 
 
 @pytest.mark.parametrize("driver", ["virtio_net", "veth"])
 def test_a_virtual_card_has_no_real_speed(tmp_path: Path, driver: str) -> None:
     files = {f"{NET}/eth0/type": "1", f"{NET}/eth0/speed": "10000", f"{NET}/eth0/device/driver": f"-> ../{driver}"}
-    interface = one(tree(tmp_path, files, interfaces=[told("eth0")]))
+    interface = only_interface(tree(tmp_path, files, interfaces=[listed("eth0")]))
     assert interface.speed_mbit == Unread("absent", "a virtual interface reports no real speed")
 
 
 def test_an_alias_stands_on_its_device(tmp_path: Path) -> None:
     files = {f"{NET}/eth0/type": "1", f"{NET}/eth0/device/x": ""}
-    assert one(tree(tmp_path, files, interfaces=[told("eth0:1")])).kind == "physical"
+    assert only_interface(tree(tmp_path, files, interfaces=[listed("eth0:1")])).kind == "physical"
 
 
 def test_routes(tmp_path: Path) -> None:
@@ -155,8 +159,8 @@ def test_routes(tmp_path: Path) -> None:
 
 
 def test_nothing_recorded(tmp_path: Path) -> None:
-    found = network.probe(tree(tmp_path, {}))
-    kinds = [fact.kind for fact in (found.interfaces, found.routes) if isinstance(fact, Unread)]
+    facts = network.probe(tree(tmp_path, {}))
+    kinds = [fact.kind for fact in (facts.interfaces, facts.routes) if isinstance(fact, Unread)]
     assert kinds == ["recorded", "absent"]
 
 
@@ -171,7 +175,7 @@ def test_nothing_recorded(tmp_path: Path) -> None:
 def test_no_content_of_a_file_makes_it_raise(path: str, content: bytes) -> None:
     with tempfile.TemporaryDirectory() as folder:
         files = {f"{NET}/x0/type": b"1", f"{NET}/x0/ifindex": b"1"}
-        machine = tree(Path(folder), files, interfaces=[told("x0"), told("../../etc"), told("a\x00b")])
+        machine = tree(Path(folder), files, interfaces=[listed("x0"), listed("../../etc"), listed("a\x00b")])
         tree(Path(folder), {path: content})
         assert isinstance(network.probe(machine), Network)
 
@@ -187,10 +191,10 @@ def test_interfaces_are_in_the_order_of_the_kernel(monkeypatch: pytest.MonkeyPat
 
 
 def test_this_machine_has_loopback() -> None:
-    found = {i.name: i for i in known(network.probe(Machine()).interfaces)}
-    if "lo" in found:
-        assert found["lo"].kind == "loopback"
-        assert Address(family="ipv4", address="127.0.0.1", prefix=8) in known(found["lo"].addresses)
+    by_name = {i.name: i for i in known(network.probe(Machine()).interfaces)}
+    if "lo" in by_name:
+        assert by_name["lo"].kind == "loopback"
+        assert Address(family="ipv4", address="127.0.0.1", prefix=8) in known(by_name["lo"].addresses)
 
 
 @needs_recorded
@@ -204,6 +208,6 @@ def test_a_real_card_of_the_procfs_fixtures(tmp_path: Path) -> None:
             files[path] = "\n".join(content).removesuffix("EOF") + "\n"
         elif path == f"{NET}/eth0/device" and line.startswith("SymlinkTo: "):
             files[path] = line.replace("SymlinkTo:", "->")
-    interface = one(tree(tmp_path, files, interfaces=[told("eth0", mtu=0)]))
+    interface = only_interface(tree(tmp_path, files, interfaces=[listed("eth0", mtu=0)]))
     assert (interface.kind, interface.mtu) == ("physical", 1500)
     assert files[f"{NET}/eth0/speed"].strip() == str(interface.speed_mbit)

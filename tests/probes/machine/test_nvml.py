@@ -37,17 +37,17 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def probed(libraries: Path, folder: Path, *lines: str, seconds: float = 10) -> Gpus:
     """What the probe finds in a process of its own: LD_LIBRARY_PATH counts from the start of a process."""
-    told = fake_nvml.environment(libraries, folder / "told", *lines)
+    env = fake_nvml.environment(libraries, folder / "told", *lines)
     ran = subprocess.run(
-        [sys.executable, "-c", PROBE, str(seconds)], env={"PATH": os.environ["PATH"], **told},
+        [sys.executable, "-c", PROBE, str(seconds)], env={"PATH": os.environ["PATH"], **env},
         cwd=Path(__file__).parents[3], capture_output=True, timeout=60, check=True,
     )  # fmt: skip
     return msgspec.json.decode(ran.stdout, type=Gpus)
 
 
-def cards(found: Gpus) -> list[Gpu]:
-    assert not isinstance(found.cards, Unread), found.cards
-    return found.cards
+def cards(gpus: Gpus) -> list[Gpu]:
+    assert not isinstance(gpus.cards, Unread), gpus.cards
+    return gpus.cards
 
 
 def unread(fact: object) -> tuple[str, str]:
@@ -160,16 +160,16 @@ def test_processes(libraries: Path, tmp_path: Path) -> None:
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
-    told=st.binary(max_size=400),
+    content=st.binary(max_size=400),
     key=st.sampled_from(["model", "processes", "nvlinks", "mig", "fabric", "path"]),
     value=st.one_of(st.integers(-(2**70), 2**70).map(str), st.text(max_size=30)),
 )
 def test_nothing_that_nvml_says_makes_the_probe_raise(
-    libraries: Path, tmp_path: Path, told: bytes, key: str, value: str
+    libraries: Path, tmp_path: Path, content: bytes, key: str, value: str
 ) -> None:
     env = fake_nvml.environment(libraries, tmp_path / "told")
     line = f"\ngpus = 2\n* {key} = {value}\n".encode(errors="surrogatepass")
-    (tmp_path / "told").write_bytes(told + line)
+    (tmp_path / "told").write_bytes(content + line)
     ran = subprocess.run(
         [sys.executable, "-c", PROBE, "3"], env={"PATH": os.environ["PATH"], **env},
         cwd=Path(__file__).parents[3], capture_output=True, timeout=60, check=True,
@@ -182,8 +182,8 @@ def env_command(ncclcheck: Command, libraries: Path, tmp_path: Path) -> Command:
     """`ncclcheck env -o json` on a machine with the GPUs that these lines tell of."""
 
     def run(*lines: str, **env: str) -> Ran:
-        told = fake_nvml.environment(libraries, tmp_path / "told", *lines)
-        return ncclcheck("env", "-o", "json", **told, **env)
+        variables = fake_nvml.environment(libraries, tmp_path / "told", *lines)
+        return ncclcheck("env", "-o", "json", **variables, **env)
 
     return run
 
@@ -241,16 +241,20 @@ FAULTS = [
 def test_env_finds_each_fault_where_it_is_and_nothing_else(
     env_command: Command, faults: list[tuple[str, str, str]]
 ) -> None:
-    lines = [line.replace("@", str(gpu)) for gpu, (*_, told) in enumerate(faults, 1) for line in told.split("; ")]
+    lines = [
+        line.replace("@", str(gpu))
+        for gpu, (*_, fault_lines) in enumerate(faults, 1)
+        for line in fault_lines.split("; ")
+    ]
     document = env_command("gpus = 8", *lines).document
-    found = [
+    alarms = [
         (verdict.code, finding.state.value, finding.where.device)
         for verdict in document.verdicts
         for finding in verdict.findings
         if verdict.code in gpu_states(document) and finding.state.value not in ("ok", "unknown")
     ]
     expected = [(code, state, f"GPU {gpu}") for gpu, (code, state, _) in enumerate(faults, 1)]
-    assert sorted(found) == sorted(expected)
+    assert sorted(alarms) == sorted(expected)
 
 
 @pytest.mark.parametrize(

@@ -40,18 +40,18 @@ def _way(*hops: Hop, **more: Any) -> KernelRoute:
     return KernelRoute(address=PEER, hops=list(hops), **given)
 
 
-def _run010(one: Node, *ways: KernelRoute, outcome: Any = "silent", **more: Any) -> Any:
+def _run010(local: Node, *ways: KernelRoute, outcome: Any = "silent", **more: Any) -> Any:
     met = Meeting(
         endpoint=f"{PEER}:29500", told_by="--rdzv-endpoint", outcome=outcome, node_rank=1, addresses=[PEER],
         ways=list(ways), detail="no answer", **more,
     )  # fmt: skip
-    return verdict("RUN010", one, job=Job(launcher="join", nodes_asked=2, meeting=met))
+    return verdict("RUN010", local, job=Job(launcher="join", nodes_asked=2, meeting=met))
 
 
-def _finding(one: Node, *ways: KernelRoute, **more: Any) -> Finding:
-    found: Verdict = _run010(one, *ways, **more)
-    assert told(found) == [("fail", "b")]
-    return found.findings[0]
+def _finding(local: Node, *ways: KernelRoute, **more: Any) -> Finding:
+    judged: Verdict = _run010(local, *ways, **more)
+    assert told(judged) == [("fail", "b")]
+    return judged.findings[0]
 
 
 def _b(*interfaces: Any, **more: Any) -> Node:
@@ -106,8 +106,8 @@ def test_an_overlay_whose_subnet_holds_the_address_is_what_the_job_means() -> No
 
 
 def test_another_sender_than_the_interface_has() -> None:
-    one = _b(_ETH0, nic("mgmt0", "10.8.0.2/24"))
-    finding = _finding(one, _way(Hop(interface="eth0", address=PEER, state="reachable"), source="10.8.0.2"))
+    local = _b(_ETH0, nic("mgmt0", "10.8.0.2/24"))
+    finding = _finding(local, _way(Hop(interface="eth0", address=PEER, state="reachable"), source="10.8.0.2"))
     assert "from 10.8.0.2, the address of mgmt0" in finding.what
     assert finding.remedies[0].commands == ["ip route replace 10.1.0.0/24 dev eth0 src 10.1.0.2   # on b"]
     on_loopback = _b(_ETH0, nic("lo", "10.8.0.2/32", kind="loopback"))
@@ -116,8 +116,8 @@ def test_another_sender_than_the_interface_has() -> None:
 
 
 def test_a_cable_that_is_out() -> None:
-    one = _b(nic("eth0", "10.1.0.2/24", running=False))
-    assert "eth0, which is up and has no link" in _finding(one, _way(Hop(interface="eth0", address=PEER))).what
+    local = _b(nic("eth0", "10.1.0.2/24", running=False))
+    assert "eth0, which is up and has no link" in _finding(local, _way(Hop(interface="eth0", address=PEER))).what
 
 
 def test_ipv6_that_is_off_and_an_address_that_is_a_duplicate() -> None:
@@ -139,8 +139,8 @@ def test_ipv6_that_is_off_and_an_address_that_is_a_duplicate() -> None:
 
 def test_a_machine_that_refuses_is_reached_whatever_the_way() -> None:
     way = _way(Hop(interface="tun0", address=PEER), destination="0.0.0.0/0")
-    one = _b(_ETH0, nic("tun0", "172.30.0.9/32", kind="tunnel"))
-    assert told(_run010(one, way, outcome="refused")) == [("unknown", "b")]
+    local = _b(_ETH0, nic("tun0", "172.30.0.9/32", kind="tunnel"))
+    assert told(_run010(local, way, outcome="refused")) == [("unknown", "b")]
 
 
 def test_names_that_lead_elsewhere() -> None:
@@ -248,9 +248,9 @@ def test_a_failed_pair_is_explained_by_the_way_of_its_sender() -> None:
             return {"connect": DROPPED, "way": way}
         return {"connect": DROPPED} if b == "h2" else {}
 
-    found = _net006(change)
-    assert told(found) == [("fail", "h2")]
-    assert "h2 does not reach h[1,3]: its route 10.1.0.0/24 via 10.1.0.250" in found.findings[0].what
+    judged = _net006(change)
+    assert told(judged) == [("fail", "h2")]
+    assert "h2 does not reach h[1,3]: its route 10.1.0.0/24 via 10.1.0.250" in judged.findings[0].what
 
 
 def test_a_dead_next_hop_of_two_explains_what_is_answered_late_in_both_directions() -> None:
@@ -266,22 +266,22 @@ def test_a_dead_next_hop_of_two_explains_what_is_answered_late_in_both_direction
         late = {"volley": Volley(opened=8, late=5)} if "h2" in (a, b) else {}
         return {**late, "way": way} if a == "h2" else late
 
-    found = _net006(change)
-    assert told(found) == [("fail", "h2")]
-    assert "does not always reach" in found.findings[0].what
+    judged = _net006(change)
+    assert told(judged) == [("fail", "h2")]
+    assert "does not always reach" in judged.findings[0].what
 
 
 def test_a_node_that_does_not_reach_itself() -> None:
-    found = _net006(lambda _, __: {}, DROPPED)
-    assert told(found) == [("fail", "h2")]
-    assert "cannot connect to its own address 10.1.0.2" in found.findings[0].what
+    judged = _net006(lambda _, __: {}, DROPPED)
+    assert told(judged) == [("fail", "h2")]
+    assert "cannot connect to its own address 10.1.0.2" in judged.findings[0].what
     assert told(_net006(lambda _, __: {}, GOOD)) == [("ok", None)]
 
 
 def test_an_address_on_another_network_of_node_0_is_no_wrong_name() -> None:
     """A host with two cards has an address in each: if it answers by the second, the first way fails."""
-    one = _b(_ETH0, nic("mgmt0", "10.8.0.2/24"))
+    local = _b(_ETH0, nic("mgmt0", "10.8.0.2/24"))
     named = Resolver(name="n0", seconds=0.0, files=[PEER], known={PEER: ["n0"]})
-    doubt = _run010(one, outcome="silent", resolver=named, elsewhere=["10.8.0.1"])
+    doubt = _run010(local, outcome="silent", resolver=named, elsewhere=["10.8.0.1"])
     assert told(doubt) == [("unknown", "b")]
     assert "node rank 0 runs, for it answers at 10.8.0.1 by another network" in doubt.findings[0].what

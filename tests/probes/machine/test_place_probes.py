@@ -67,23 +67,23 @@ SHM = {"type": "shared_memory", "mode": "1777", "writable": True}
 def test_a_pod(tmp_path: Path) -> None:
     env = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     machine = tree(tmp_path, POD, environment=env, shm_access=SHM, namespaces=OWN)
-    found = container.probe(machine)
-    assert isinstance(found.runtimes, list)
-    assert [(sign.name, sign.source) for sign in found.runtimes] == [
+    facts = container.probe(machine)
+    assert isinstance(facts.runtimes, list)
+    assert [(sign.name, sign.source) for sign in facts.runtimes] == [
         ("kubernetes", "KUBERNETES_SERVICE_HOST"), ("kubernetes", "/proc/self/cgroup"),
     ]  # fmt: skip
-    assert isinstance(found.namespaces, list)
-    assert {namespace.name: namespace.host for namespace in found.namespaces} == {
+    assert isinstance(facts.namespaces, list)
+    assert {namespace.name: namespace.host for namespace in facts.namespaces} == {
         "net": False, "ipc": False, "pid": False, "user": True, "uts": False,
     }  # fmt: skip
-    assert (found.capabilities, found.seccomp, found.no_new_privileges) == (
+    assert (facts.capabilities, facts.seccomp, facts.no_new_privileges) == (
         ["IPC_LOCK", "SYS_NICE"],
         "filter",
         True,
     )
-    assert (found.gpu_files, found.rdma_files, found.meshes) == (["nvidia0", "nvidiactl"], ["uverbs0"], ["istio"])
-    assert isinstance(found.shm_mount, Mount)
-    assert "size=65536k" in found.shm_mount.options
+    assert (facts.gpu_files, facts.rdma_files, facts.meshes) == (["nvidia0", "nvidiactl"], ["uverbs0"], ["istio"])
+    assert isinstance(facts.shm_mount, Mount)
+    assert "size=65536k" in facts.shm_mount.options
 
 
 @pytest.mark.parametrize(
@@ -131,8 +131,8 @@ def test_the_network_is_the_machines_or_not_or_not_known(
     files |= {f"/sys/class/net/{name}/ifindex": "4" for name in cards}
     namespaces = container.probe(tree(tmp_path, files, environment={}, namespaces=links)).namespaces
     assert isinstance(namespaces, list)
-    found = namespaces[0].host
-    assert (found.kind if isinstance(found, Unread) else found) == host
+    shared = namespaces[0].host
+    assert (shared.kind if isinstance(shared, Unread) else shared) == host
 
 
 def test_the_own_namespaces_are_read() -> None:
@@ -174,32 +174,32 @@ def test_recorded_storage(tmp_path: Path) -> None:
         "flock": {"type": "lock", "outcome": "unsupported", "detail": "ENOSYS Function not implemented"},
         "fcntl": {"type": "lock", "outcome": "ok"},
     }
-    found = storage.probe(tree(tmp_path, POD, **asked))
-    assert isinstance(found.places, list)
-    assert [(place.name, place.path, place.told_by) for place in found.places] == [
+    facts = storage.probe(tree(tmp_path, POD, **asked))
+    assert isinstance(facts.places, list)
+    assert [(place.name, place.path, place.told_by) for place in facts.places] == [
         ("working directory", "/home/kim/run", "the working directory"),
         ("temporary directory", "/scratch/tmp", "TMPDIR"),
         ("temporary directory", "/tmp", "default"),
         ("cache", "/home/kim/.cache", "HOME"),
         ("model cache", "/models", "HF_HOME"),
     ]
-    assert isinstance(found.places[0].mount, Mount)
-    assert found.places[0].mount.kind == "nfs4"
-    assert isinstance(found.places[4].room, Unread)
-    assert isinstance(found.flock, Lock)
-    assert found.flock.outcome == "unsupported"
+    assert isinstance(facts.places[0].mount, Mount)
+    assert facts.places[0].mount.kind == "nfs4"
+    assert isinstance(facts.places[4].room, Unread)
+    assert isinstance(facts.flock, Lock)
+    assert facts.flock.outcome == "unsupported"
 
 
 def test_storage_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "not/there"))
-    found = storage.probe(Machine())
-    assert isinstance(found.places, list)
-    here, cache = (place for place in found.places if place.name in ("working directory", "cache"))
+    facts = storage.probe(Machine())
+    assert isinstance(facts.places, list)
+    here, cache = (place for place in facts.places if place.name in ("working directory", "cache"))
     assert isinstance(here.room, Room)
     assert isinstance(cache.room, Room)
     assert (here.room.path, cache.room.path, here.room.writable) == (str(tmp_path), str(tmp_path), True)
-    assert (found.flock, found.fcntl) == (Lock(outcome="ok"), Lock(outcome="ok"))
+    assert (facts.flock, facts.fcntl) == (Lock(outcome="ok"), Lock(outcome="ok"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -213,10 +213,10 @@ def test_the_working_directory_is_the_users(ncclcheck: Command, tmp_path: Path) 
 def test_no_lock_is_tried_where_nothing_may_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     tmp_path.chmod(0o500)
-    found = storage.probe(Machine())
+    facts = storage.probe(Machine())
     tmp_path.chmod(0o700)
-    assert isinstance(found.flock, Unread)
-    assert found.flock.kind == "absent"
+    assert isinstance(facts.flock, Unread)
+    assert facts.flock.kind == "absent"
 
 
 def test_a_lock_that_never_returns_is_said_to_hang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -224,9 +224,9 @@ def test_a_lock_that_never_returns_is_said_to_hang(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(storage, "_TRY", f"import time; open({str(tmp_path / 'left')!r}, 'w'); time.sleep(60)")
     monkeypatch.setattr(storage, "_SECONDS", 0.3)
     monkeypatch.chdir(tmp_path)
-    found = storage.probe(Machine())
-    assert isinstance(found.flock, Lock)
-    assert found.flock.outcome == "hangs"
+    facts = storage.probe(Machine())
+    assert isinstance(facts.flock, Lock)
+    assert facts.flock.outcome == "hangs"
 
 
 def test_an_unsupported_lock_is_named_by_its_error(tmp_path: Path) -> None:

@@ -72,12 +72,12 @@ NODE: dict[str, str | bytes] = {
 
 
 def test_a_node(tmp_path: Path) -> None:
-    found = rdma.probe(tree(tmp_path, NODE, uverbs=[{"name": "uverbs0"}]))
-    assert (found.hcas, found.device_files) == (["mlx5_0"], ["rdma_cm", "uverbs0"])
-    assert found.opened == [DeviceFile(name="uverbs0")]
-    assert (found.libibverbs, found.providers) == ("/usr/lib/x86_64-linux-gnu/libibverbs.so.1", ["mlx5"])
-    assert (found.peer_modules, found.open_driver) == (["nvidia_peermem"], True)
-    hca = found.devices[0]  # type: ignore[index]
+    facts = rdma.probe(tree(tmp_path, NODE, uverbs=[{"name": "uverbs0"}]))
+    assert (facts.hcas, facts.device_files) == (["mlx5_0"], ["rdma_cm", "uverbs0"])
+    assert facts.opened == [DeviceFile(name="uverbs0")]
+    assert (facts.libibverbs, facts.providers) == ("/usr/lib/x86_64-linux-gnu/libibverbs.so.1", ["mlx5"])
+    assert (facts.peer_modules, facts.open_driver) == (["nvidia_peermem"], True)
+    hca = facts.devices[0]  # type: ignore[index]
     assert (hca.model, hca.board, hca.firmware) == ("MT4129", "MT_0000000838", "28.41.1000")
     assert (hca.driver, hca.pci, hca.uverbs) == ("mlx5_core", "0000:1a:00.0", "uverbs0")
 
@@ -99,21 +99,21 @@ def _without(*folders: str) -> dict[str, str | bytes]:
 
 
 def test_a_container_without_the_device_files(tmp_path: Path) -> None:
-    found = rdma.probe(tree(tmp_path, {**_without("/dev/infiniband"), "/dev/null": ""}))
-    assert found.device_files == []
-    assert isinstance(found.opened, Unread)
-    assert found.opened.kind == "recorded"
+    facts = rdma.probe(tree(tmp_path, {**_without("/dev/infiniband"), "/dev/null": ""}))
+    assert facts.device_files == []
+    assert isinstance(facts.opened, Unread)
+    assert facts.opened.kind == "recorded"
 
 
 def test_no_dev_at_all_says_nothing(tmp_path: Path) -> None:
-    found = rdma.probe(tree(tmp_path, _without("/dev")))
-    assert found.device_files == Unread("recorded", "there is no /dev in this recording")
+    facts = rdma.probe(tree(tmp_path, _without("/dev")))
+    assert facts.device_files == Unread("recorded", "there is no /dev in this recording")
 
 
 def test_no_library(tmp_path: Path) -> None:
-    found = rdma.probe(tree(tmp_path, {**_without("/usr"), "/usr/bin/true": ""}))
-    assert isinstance(found.libibverbs, Unread)
-    assert found.libibverbs.kind == "no_tool"
+    facts = rdma.probe(tree(tmp_path, {**_without("/usr"), "/usr/bin/true": ""}))
+    assert isinstance(facts.libibverbs, Unread)
+    assert facts.libibverbs.kind == "no_tool"
 
 
 @pytest.mark.parametrize("place", ["LD_LIBRARY_PATH", "CONDA_PREFIX", "cache"])
@@ -124,14 +124,14 @@ def test_a_library_elsewhere(tmp_path: Path, place: str) -> None:
         env = {"CONDA_PREFIX": "/opt/x"}
     if place == "cache":
         files["/etc/ld.so.cache"] = b"glibc-ld.so.cache1.1\0libibverbs.so.1\0/opt/x/lib/libibverbs.so.1\0"
-    found = rdma.probe(tree(tmp_path, files, environment=env))
-    assert found.libibverbs == "/opt/x/lib/libibverbs.so.1"
+    facts = rdma.probe(tree(tmp_path, files, environment=env))
+    assert facts.libibverbs == "/opt/x/lib/libibverbs.so.1"
 
 
 def test_a_machine_without_any(tmp_path: Path) -> None:
-    found = rdma.probe(tree(tmp_path, {"/sys/class/net/lo/type": "772"}))
-    assert found.devices == Unread("absent", "no RDMA device on this machine")
-    assert {fact.kind for _, fact in unread_in(found)} == {"absent"}
+    facts = rdma.probe(tree(tmp_path, {"/sys/class/net/lo/type": "772"}))
+    assert facts.devices == Unread("absent", "no RDMA device on this machine")
+    assert {fact.kind for _, fact in unread_in(facts)} == {"absent"}
 
 
 def test_a_file_that_cannot_be_opened() -> None:
@@ -166,9 +166,9 @@ def test_a_real_h100_node(tmp_path: Path) -> None:
     recorded = "gpud/components/accelerator/nvidia/infiniband/class/testdata/sys-class-infiniband-h100.0"
     shutil.copytree(RECORDED / recorded, tmp_path / "sys/class/infiniband")
     machine = Machine(str(tmp_path), recorded=True)
-    found = rdma.probe(machine)
-    assert len(found.hcas) == 9  # type: ignore[arg-type]
-    assert {port.rate_gbit for hca in found.devices for port in hca.ports} == {400.0, 200.0}  # type: ignore[union-attr]
+    facts = rdma.probe(machine)
+    assert len(facts.hcas) == 9  # type: ignore[arg-type]
+    assert {port.rate_gbit for hca in facts.devices for port in hca.ports} == {400.0, 200.0}  # type: ignore[union-attr]
     assert _bad(machine) == {"RDM007", "RDM011"}
 
 
@@ -225,9 +225,9 @@ def _archive(folder: Path) -> Machine:
 @needs_recorded
 def test_trees_of_other_drivers(tmp_path: Path) -> None:
     machine = _archive(tmp_path)
-    found = rdma.probe(machine)
-    assert {"hfi1_0", "mlx4_0"} <= set(found.hcas)  # type: ignore[arg-type]
-    ports = [port for hca in found.devices for port in hca.ports]  # type: ignore[union-attr]
+    facts = rdma.probe(machine)
+    assert {"hfi1_0", "mlx4_0"} <= set(facts.hcas)  # type: ignore[arg-type]
+    ports = [port for hca in facts.devices for port in hca.ports]  # type: ignore[union-attr]
     assert {port.state for port in ports} <= {"ACTIVE", "DOWN"}
-    assert isinstance(found, Rdma)
+    assert isinstance(facts, Rdma)
     _judged(machine)

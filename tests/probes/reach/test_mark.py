@@ -50,12 +50,12 @@ def _seen(*folders: Path, look_s: float = 0.3) -> list[Marks]:
     doors = [door(number, mark.file()) for number, mark in enumerate(made)]
     for mark, me in zip(made, doors, strict=True):
         mark.look(me, doors)
-    found = [mark.marks() for mark in made]
+    marks_of = [mark.marks() for mark in made]
     for mark in made:
         mark.close(20)  # seconds; it takes some hundredths
     assert not [name for folder in folders for name in folder.glob(".ncclcheck-*")]
-    assert all(isinstance(marks, Marks) for marks in found), found
-    return [marks for marks in found if isinstance(marks, Marks)]
+    assert all(isinstance(marks, Marks) for marks in marks_of), marks_of
+    return [marks for marks in marks_of if isinstance(marks, Marks)]
 
 
 def test_one_directory_by_two_names(tmp_path: Path) -> None:
@@ -71,9 +71,9 @@ def test_one_directory_by_two_names(tmp_path: Path) -> None:
 def test_a_directory_apart(tmp_path: Path) -> None:
     for name in "ab":
         (tmp_path / name).mkdir()
-    found = _seen(tmp_path / "a", tmp_path / "a", tmp_path / "b")
-    assert [marks.seen for marks in found] == [["h1"], ["h0"], []]
-    assert [marks.missing for marks in found] == [["h2"], ["h2"], ["h0", "h1"]]
+    seen = _seen(tmp_path / "a", tmp_path / "a", tmp_path / "b")
+    assert [marks.seen for marks in seen] == [["h1"], ["h0"], []]
+    assert [marks.missing for marks in seen] == [["h2"], ["h2"], ["h0", "h1"]]
 
 
 def test_a_file_that_comes_late_is_found(tmp_path: Path) -> None:

@@ -42,8 +42,8 @@ def door_of(listener: Listener) -> Door:
 
 @pytest.fixture
 def listener() -> Iterator[Listener]:
-    with closing(Listener("127.0.0.1", node=3, name="h3")) as one:
-        yield one
+    with closing(Listener("127.0.0.1", node=3, name="h3")) as opened:
+        yield opened
 
 
 def everybody(doors: list[Door], names: dict[str, str], seconds: float = 6.0) -> list[NodeReach]:
@@ -58,7 +58,7 @@ def test_three_nodes_on_loopback() -> None:
             stack.enter_context(closing(Listener(address, node=i, name=name)))
             for i, (name, address) in enumerate(given)
         ]
-        doors = [replace(door_of(one), interface="lo", mtu=1500) for one in made]
+        doors = [replace(door_of(opened), interface="lo", mtu=1500) for opened in made]
         reaches = everybody(doors, dict(given[:2]))
     for reach in reaches:
         assert msgspec.json.decode(msgspec.json.encode(reach), type=NodeReach) == reach
@@ -92,8 +92,8 @@ def test_a_port_that_is_shut_is_told_and_its_neighbours_are_not(listener: Listen
     me = door_of(listener)
     with socket.create_server(("127.0.0.1", 0)) as gone:
         shut = gone.getsockname()[1]
-    found = spread.tried(replace(me, spare=[*me.spare, shut]), time.monotonic() + 2.0)
-    assert (found.open, found.shut) == (me.spare, [shut])
+    ports = spread.tried(replace(me, spare=[*me.spare, shut]), time.monotonic() + 2.0)
+    assert (ports.open, ports.shut) == (me.spare, [shut])
     assert len({port // 4000 for port in me.spare}) > 3
 
 
@@ -103,7 +103,7 @@ def test_ipv6() -> None:
     with closing(Listener("::1", node=0, name="a")) as a, closing(Listener("::1", node=1, name="b")) as b:
         if isinstance(a.door, Unread):
             pytest.skip(a.told.why)
-        doors = [replace(door_of(one), mtu=1500) for one in (a, b)]
+        doors = [replace(door_of(opened), mtu=1500) for opened in (a, b)]
         for reach in everybody(doors, {}, 3.0):
             assert reach.peers[0].connect == Connect(outcome="ok")
             assert reach.peers[0].path_mtu == PathMtu(sent=1500, arrived=1500)
@@ -151,10 +151,10 @@ def test_who_answers_at_the_peers_port(listener: Listener, answer: bytes | None,
 
 def test_a_node_that_can_open_no_port_says_why() -> None:
     """192.0.2.1 is nobody's: RFC 5737."""
-    with closing(Listener("192.0.2.1", name="h3")) as one:
+    with closing(Listener("192.0.2.1", name="h3")) as opened:
         why = "Cannot assign requested address"
         there = [name for _, name in socket.if_nameindex()]
-        assert one.door == NoDoor(node="h3", address="192.0.2.1", protocol="TCP", why=why, interfaces=there)
+        assert opened.door == NoDoor(node="h3", address="192.0.2.1", protocol="TCP", why=why, interfaces=there)
 
 
 def test_a_peer_whose_address_is_nonsense_does_no_harm(listener: Listener) -> None:
@@ -228,9 +228,9 @@ def test_silent_visitors_do_not_keep_others_out(listener: Listener) -> None:
 
 
 def test_ports_are_free_after_closing() -> None:
-    one = Listener("127.0.0.1")
-    door = door_of(one)
-    one.close()
+    opened = Listener("127.0.0.1")
+    door = door_of(opened)
+    opened.close()
     with socket.socket() as tcp, socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as udp:
         tcp.bind((door.address, door.tcp_port))
         udp.bind((door.address, door.udp_port))

@@ -39,7 +39,7 @@ SOUND = [row(), row(size=2**24, times=(0.06,))]
 STOOD = [*SOUND, row("barrier", 0, (0.001,) * 30 + (3.3,))]
 
 
-def told(rows: list[Collective], runqueue_s: float = 0.0, **of_b: Any) -> list[Finding]:
+def findings_of(rows: list[Collective], runqueue_s: float = 0.0, **of_b: Any) -> list[Finding]:
     """Of node b all that is given; a is sound."""
     nodes = [node(name, LO, nic("eth0", f"10.1.0.{i}/24")) for i, name in enumerate("ab", 1)]
     seen = [Interruptions(node=name, seconds=30, **{"paused_s": 0.0, "silent_s": 0.6, **more})
@@ -56,12 +56,12 @@ def told(rows: list[Collective], runqueue_s: float = 0.0, **of_b: Any) -> list[F
 
 
 def test_a_sound_job() -> None:
-    assert told(SOUND) == []
+    assert findings_of(SOUND) == []
 
 
 @pytest.mark.parametrize("rows", [STOOD, SOUND])
 def test_a_link_that_went_down(rows: list[Collective]) -> None:
-    (finding,) = told(rows, links=[LinkEvents(name="eth0", downs=2)], segments=10**5, retransmits=607)
+    (finding,) = findings_of(rows, links=[LinkEvents(name="eth0", downs=2)], segments=10**5, retransmits=607)
     assert (finding.state, finding.where.node, finding.where.device) == (State.FAIL, "b", "eth0")
     assert "lost its link 2 times" in finding.what
     assert ("an iteration of barrier took 3.30 s, 1 ms are usual" in finding.what) == (rows is STOOD)
@@ -87,19 +87,19 @@ def test_a_member_of_a_bond_that_went_down() -> None:
     seen = Interruptions(node="a", seconds=30, links=[LinkEvents(name="eth0", downs=1)])
     moved = [Moved(name=name, sent=10**9, received=10**9) for name in ("bond0", "eth0", "eth1")]
     measured = Measurements(interruptions=[seen], traffic=[Traffic(node="a", seconds=30, interfaces=moved)])
-    found = verdict("BEN018", node("a", LO, bond), command="bench", measurements=measured)
-    assert found.state is State.WARN
+    judged = verdict("BEN018", node("a", LO, bond), command="bench", measurements=measured)
+    assert judged.state is State.WARN
 
 
 @pytest.mark.parametrize("name", ["eth1", "veth12ab"])
 def test_a_link_that_the_job_did_not_use(name: str) -> None:
-    (finding,) = told(SOUND, links=[LinkEvents(name=name, downs=1)])
+    (finding,) = findings_of(SOUND, links=[LinkEvents(name=name, downs=1)])
     assert finding.state is State.NOTE
 
 
 @pytest.mark.parametrize(("paused_s", "states"), [(7.9, [State.WARN]), (0.4, []), (None, [])])
 def test_a_host_that_stood_still(paused_s: float | None, states: list[State]) -> None:
-    findings = told(SOUND, paused_s=paused_s)
+    findings = findings_of(SOUND, paused_s=paused_s)
     assert [finding.state for finding in findings] == states
     assert [finding.where.node for finding in findings] == ["b"] * len(states)
 
@@ -118,7 +118,7 @@ def test_a_host_that_stood_still(paused_s: float | None, states: list[State]) ->
 def test_an_iteration_that_nothing_explains(
     rows: list[Collective], facts: dict[str, Any], state: State, where: str | None
 ) -> None:
-    (finding,) = told(rows, **facts)
+    (finding,) = findings_of(rows, **facts)
     assert (finding.state, finding.where.node) == (state, where)
 
 
@@ -140,9 +140,9 @@ def test_links_and_segments_are_read(tmp_path: Path) -> None:
         "/proc/net/snmp": SNMP.format(1900, 25),
     }
     tree(tmp_path, files)
-    found = watch.seen("a")
-    assert found.links == [LinkEvents(name="eth0", downs=2), LinkEvents(name="mlx5_0:1", downs=1)]
-    assert (found.segments, found.retransmits) == (900, 20)
+    seen = watch.seen("a")
+    assert seen.links == [LinkEvents(name="eth0", downs=2), LinkEvents(name="mlx5_0:1", downs=1)]
+    assert (seen.segments, seen.retransmits) == (900, 20)
 
 
 def test_lateness_is_parted(tmp_path: Path) -> None:
@@ -156,8 +156,8 @@ def test_lateness_is_parted(tmp_path: Path) -> None:
 
     watch = interruptions.InterruptionWatch(tree(tmp_path, {}), now, lambda: next(waits, 3.0))
     assert over.wait(20)
-    found = watch.seen("a")
-    assert (found.paused_s, found.starved_s) == (5.0, 3.0)
+    seen = watch.seen("a")
+    assert (seen.paused_s, seen.starved_s) == (5.0, 3.0)
 
 
 _ADDRESSES = {"a": "10.1.0.1", "b": "10.1.0.2", "c": "10.1.0.3", "d": "10.1.0.4"}

@@ -147,7 +147,7 @@ def judged(*, sound: bool, half: int = 0) -> dict[str, list[Verdict]]:
     return judged_of(SOUND if sound else [given for given, *_ in FAULTY.values()][half::2])
 
 
-@pytest.mark.parametrize("name", [one.name for one in SOUND])
+@pytest.mark.parametrize("name", [loop.name for loop in SOUND])
 def test_a_sound_loop_has_no_failure_and_no_warning(name: str) -> None:
     assert bad(judged(sound=True)[name]) == []
 
@@ -158,10 +158,10 @@ def test_a_faulty_loop_is_reported_with_its_cause_first(name: str) -> None:
     half = [*FAULTY].index(name) % 2
     (first, finding), *_ = bad(judged(sound=False, half=half)[name])
     texts = [text for fix in finding.remedies for text in (fix.text, *fix.commands)]
-    said = " | ".join(
+    shown = " | ".join(
         [finding.what, finding.why or "", *texts, *(evidence.value for evidence in finding.evidence)]
     )
-    assert (first, finding.state, words in said) == (code, state, True), said
+    assert (first, finding.state, words in shown) == (code, state, True), shown
 
 
 @pytest.mark.parametrize("rounded", [True, False])
@@ -182,7 +182,7 @@ def test_gradients_that_are_always_0_are_a_note(rounded: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "said"),
+    ("made", "call"),
     [
         (
             lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
@@ -192,7 +192,7 @@ def test_gradients_that_are_always_0_are_a_note(rounded: bool) -> None:
     ],
 )
 def test_a_fix_makes_the_optimizer_of_the_step_again(
-    made: Callable[[torch.nn.Module], torch.optim.Optimizer], said: str
+    made: Callable[[torch.nn.Module], torch.optim.Optimizer], call: str
 ) -> None:
     """Its class and what it was given, whatever a schedule has made of its learning rate since."""
     model = torch.nn.Linear(4, 1)
@@ -203,6 +203,6 @@ def test_a_fix_makes_the_optimizer_of_the_step_again(
         optimizer.step()
         schedule.step()
     looks.end()
-    assert looks.call_of_one() == f"torch.optim.{said}"
+    assert looks.call_of_one() == f"torch.optim.{call}"
     step = OwnStep(steps=4, parameters=Agreement(tensors=2), optimizer=looks.call_of_one(), remade=4)
-    assert f"state['optimizer'] = torch.optim.{said}" in str(next(iter(own_loop.wrong(step))).remedies)
+    assert f"state['optimizer'] = torch.optim.{call}" in str(next(iter(own_loop.wrong(step))).remedies)

@@ -84,17 +84,17 @@ def test_a_call_that_lacks_arguments_is_of_no_line(project: ModuleType) -> None:
 
 
 def test_where_the_main_thread_stands(project: ModuleType) -> None:
-    event, found = threading.Event(), list[list[str]]()
+    event, stacks = threading.Event(), list[list[str]]()
 
     def look() -> None:
-        found.append(raised.standing())
+        stacks.append(raised.standing())
         event.set()
 
     timer = threading.Timer(0.2, look)
     timer.start()
     project.waits(event)
     timer.join()
-    assert [one for one in found[0] if one.startswith("train.py")] == ["train.py:15 in waits"]
+    assert [frame for frame in stacks[0] if frame.startswith("train.py")] == ["train.py:15 in waits"]
 
 
 def test_a_module_of_torch_that_is_imported_is_no_collective(tmp_path: Path) -> None:
@@ -102,9 +102,9 @@ def test_a_module_of_torch_that_is_imported_is_no_collective(tmp_path: Path) -> 
     folder = tmp_path / "torch" / "distributed"
     folder.mkdir(parents=True)
     (folder / "later.py").write_text("def register():\n    look()\n\n\nregister()\n")
-    found = list[list[str]]()
-    runpy.run_path(str(folder / "later.py"), {"look": lambda: found.append(raised.standing())})
-    assert not [name for name in found[0] if name in ("register", "<module>")]
+    stacks = list[list[str]]()
+    runpy.run_path(str(folder / "later.py"), {"look": lambda: stacks.append(raised.standing())})
+    assert not [name for name in stacks[0] if name in ("register", "<module>")]
 
 
 def ranks(*changes: dict[str, Any], step: str = "training: steps") -> list[RankState]:
@@ -195,9 +195,9 @@ def test_the_condition_on_the_rank_that_a_line_is_under(tmp_path: Path, line: in
 def test_a_rank_hands_over_the_traceback_from_the_users_first_line_on(project: ModuleType) -> None:
     with pytest.raises(OSError, match="truncated") as failed:
         list(DataLoader(project.Images(), batch_size=4))
-    told = raised.trace(failed.value)
-    assert "train.py" in told.splitlines()[1] or "test_raised.py" in told.splitlines()[1]
-    assert told.endswith("OSError: image file is truncated")
+    trace = raised.trace(failed.value)
+    assert "train.py" in trace.splitlines()[1] or "test_raised.py" in trace.splitlines()[1]
+    assert trace.endswith("OSError: image file is truncated")
 
 
 def test_the_traceback_is_shown_by_v() -> None:
@@ -315,8 +315,8 @@ def test_ranks_that_stand_still_say_where_they_part() -> None:
         job=Job(ranks=2),
         run=Run(
             ranks=[
-                RankState(rank=n, node=f"sim{n}", phase="world", last_step="training: steps", **one)  # type: ignore[arg-type]
-                for n, one in enumerate(changes)
+                RankState(rank=n, node=f"sim{n}", phase="world", last_step="training: steps", **change)  # type: ignore[arg-type]
+                for n, change in enumerate(changes)
             ],
             started_job=True,
             stopped_by="deadline",

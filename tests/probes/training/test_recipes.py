@@ -204,15 +204,15 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
 @cache
 def judged(*, sound: bool, whole: bool = False) -> dict[str, list[Verdict]]:
     cases = SOUND if sound else [given for given, *_ in FAULTY.values()]
-    return judged_of([_whole(one) for one in cases] if whole else cases)
+    return judged_of([_whole(recipe) for recipe in cases] if whole else cases)
 
 
 def judged_of(cases: list[Case]) -> dict[str, list[Verdict]]:
     """What the rules say of each, trained by two ranks."""
-    found = outcomes_of(cases, 2)
+    outcomes = outcomes_of(cases, 2)
     return {
-        one.name: judge(cluster_of(one, 2, together([rank.told for rank in found[one.name]])), RULES)
-        for one in cases
+        recipe.name: judge(cluster_of(recipe, 2, together([rank.told for rank in outcomes[recipe.name]])), RULES)
+        for recipe in cases
     }
 
 
@@ -226,13 +226,13 @@ def bad(verdicts: list[Verdict]) -> list[tuple[str, Finding]]:
     return [(verdict.code, each) for verdict in ordered for each in verdict.findings if each.state in BAD]
 
 
-@pytest.mark.parametrize("name", [one.name for one in SOUND])
+@pytest.mark.parametrize("name", [recipe.name for recipe in SOUND])
 def test_a_sound_recipe_has_no_failure_and_no_warning(name: str) -> None:
     assert bad(judged(sound=True)[name]) == []
 
 
 @pytest.mark.nightly
-@pytest.mark.parametrize("name", [one.name for one in SOUND])
+@pytest.mark.parametrize("name", [recipe.name for recipe in SOUND])
 def test_a_sound_recipe_passes_the_whole_run(name: str) -> None:
     assert bad(judged(sound=True, whole=True)[name]) == []
 
@@ -242,10 +242,10 @@ def test_a_fault_is_told_with_its_cause(name: str) -> None:
     _, code, state, words = FAULTY[name]
     (first, finding), *_ = bad(judged(sound=False)[name])
     texts = [text for fix in finding.remedies for text in (fix.text, *fix.commands)]
-    said = " | ".join(
+    shown = " | ".join(
         [finding.what, finding.why or "", *texts, *(evidence.value for evidence in finding.evidence)]
     )
-    assert (first, finding.state, words in said) == (code, state, True), said
+    assert (first, finding.state, words in shown) == (code, state, True), shown
 
 
 def test_dropout_that_no_checkpoint_restores_is_a_note() -> None:

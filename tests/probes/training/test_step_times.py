@@ -47,8 +47,10 @@ class Ran:
     @property
     def bad(self) -> dict[str, set[int | None]]:
         """Code -> the ranks that failures and warnings name."""
-        found = {code: {f.where.rank for f in all_of if f.state in BAD} for code, all_of in self.findings.items()}
-        return {code: ranks for code, ranks in found.items() if ranks}
+        ranks_of = {
+            code: {f.where.rank for f in all_of if f.state in BAD} for code, all_of in self.findings.items()
+        }
+        return {code: ranks for code, ranks in ranks_of.items() if ranks}
 
 
 def train(case: Case, *environments: dict[str, str]) -> Ran:
@@ -72,8 +74,8 @@ def train(case: Case, *environments: dict[str, str]) -> Ran:
             for rank in ranks:
                 rank.kill()
         assert [rank.returncode for rank in ranks] == [0] * world, b"\n".join(errors).decode()
-        found = [Path(folder, f"{rank}.json").read_bytes() for rank in range(world)]
-    return Ran([msgspec.json.decode(text, type=Outcome) for text in found])
+        texts = [Path(folder, f"{rank}.json").read_bytes() for rank in range(world)]
+    return Ran([msgspec.json.decode(text, type=Outcome) for text in texts])
 
 
 @pytest.mark.nightly
@@ -81,7 +83,7 @@ def test_two_healthy_ranks() -> None:
     """Nothing is bad; every aspect was seen, and the parts of a step are where they should be."""
     ran = train(Case(plan=TrainingPlan(budget_s=60.0), node_of=["a", "a"], side=True))
     assert ran.bad == {}
-    assert [one.what for one in ran.side.unseen] == ["workers"]  # of the built-in data nothing is to be learned
+    assert [part.what for part in ran.side.unseen] == ["workers"]  # of the built-in data nothing is to be learned
     assert ran.side.communication
     assert sum(ran.side.communication.buckets) == 4 * 417_344
     for step in ran.steps:
@@ -116,7 +118,7 @@ def test_the_rank_that_is_slow_in_backward_is_named(node_of: list[str]) -> None:
     slow = Injection(kind="slow-rank", rank=1, seconds=0.05)
     ran = train(Case(plan=SHORT, node_of=node_of, injected=[slow]))
     assert ran.bad == {"TRN020": {1}}
-    finding = next(one for one in ran.findings["TRN020"] if one.state in BAD)
+    finding = next(candidate for candidate in ran.findings["TRN020"] if candidate.state in BAD)
     assert "most of it lost in the backward pass" in finding.what
     backward = [step.full.phases.backward for step in ran.steps if step.full]
     assert max(backward) < 1.5 * min(backward), "DDP hides it"
@@ -177,10 +179,10 @@ def test_stray_contexts_in_a_smoke_run(tmp_path: Path) -> None:
     """Rank 1 has a context on rank 0's GPU as well, and both have memory as the fake libraries tell."""
     (tmp_path / "libraries").mkdir()
     libraries = fake_nvml.built(tmp_path / "libraries")
-    told = [["0 context = 1"], ["0 context = 1", "1 context = 1", "* total_mib = 16384"]]
+    lines_of = [["0 context = 1"], ["0 context = 1", "1 context = 1", "* total_mib = 16384"]]
     environments = [
         fake_nvml.environment(libraries, tmp_path / f"told {rank}", "gpus = 2", *lines)
-        for rank, lines in enumerate(told)
+        for rank, lines in enumerate(lines_of)
     ]
     ran = train(Case(plan=SHORT, node_of=["a", "a"], gpus=True), *environments)
     assert ran.bad == {"MEM004": {1}}
@@ -198,7 +200,7 @@ def test_a_process_of_its_own_drives_all_gpus() -> None:
     """On CPUs there is one to drive; a child that fails says nothing."""
     own = torch.Generator().manual_seed(0)
     batch = (torch.randint(64, (8, 32), generator=own), torch.randint(64, (8, 32), generator=own))
-    one, over_all = parallel.apart(TrainingPlan(), batch, 0)
-    assert one
+    apart, over_all = parallel.apart(TrainingPlan(), batch, 0)
+    assert apart
     assert over_all
     assert parallel.apart(TrainingPlan(model="tests.samples.step_models:missing"), batch, 0) == (None, None)

@@ -58,8 +58,8 @@ SOUND: list[Case] = [
     users("restless", "Restless", "dataset", find_unused=True),
 ]
 FAULTY: dict[str, tuple[Case, Expected]] = {
-    one.name: (one, expected)
-    for one, expected in _typed(
+    training.name: (training, expected)
+    for training, expected in _typed(
         (case("init", "rank-init=1", model="conv"), {"TRN002": (WARN, [1])}),
         (case("epoch", "no-set-epoch", model="conv"), {"TRN007": (WARN, [None])}),
         (case("skip", "skip-step=1@2", model="conv"), {"TRN003": (FAIL, [1]), "TRN008": (FAIL, [None])}),
@@ -95,8 +95,8 @@ FAULTY: dict[str, tuple[Case, Expected]] = {
     )
 }
 OF_FOUR: dict[str, tuple[Case, Expected]] = {
-    one.name: (one, expected)
-    for one, expected in _typed(
+    training.name: (training, expected)
+    for training, expected in _typed(
         (case("sound"), {}),
         (case("init", "rank-init=2", ranks=4, model="conv"), {"TRN002": (WARN, [2])}),
         (
@@ -129,21 +129,21 @@ def sound() -> dict[str, list[Outcome]]:
 
 @cache
 def faulty() -> dict[str, list[Outcome]]:
-    return outcomes_of([one for one, _ in FAULTY.values()], 2)
+    return outcomes_of([training for training, _ in FAULTY.values()], 2)
 
 
 @cache
 def of_four() -> dict[str, list[Outcome]]:
-    return outcomes_of([one for one, _ in OF_FOUR.values()], 4)
+    return outcomes_of([training for training, _ in OF_FOUR.values()], 4)
 
 
-def verdicts(one: Case, outcomes: list[Outcome]) -> dict[str, Verdict]:
-    return {v.code: v for v in judge(cluster_of(one, len(outcomes), outcomes[0].told), RULES)}
+def verdicts(training: Case, outcomes: list[Outcome]) -> dict[str, Verdict]:
+    return {v.code: v for v in judge(cluster_of(training, len(outcomes), outcomes[0].told), RULES)}
 
 
-def troubles(found: dict[str, Verdict]) -> Expected:
-    bad = {code: [f for f in verdict.findings if f.state in TROUBLE] for code, verdict in found.items()}
-    return {code: (found[code].state, [f.where.rank for f in those]) for code, those in bad.items() if those}
+def troubles(judged: dict[str, Verdict]) -> Expected:
+    bad = {code: [f for f in verdict.findings if f.state in TROUBLE] for code, verdict in judged.items()}
+    return {code: (judged[code].state, [f.where.rank for f in those]) for code, those in bad.items() if those}
 
 
 def checks_of(name: str) -> Checks:
@@ -153,24 +153,24 @@ def checks_of(name: str) -> Checks:
     return smoke.checks
 
 
-@pytest.mark.parametrize("one", SOUND, ids=lambda one: one.name)
-def test_a_sound_training_gives_no_warning(one: Case) -> None:
-    found = verdicts(one, sound()[one.name])
-    assert troubles(found) == {}
-    assert found["TRN003"].state is State.OK
+@pytest.mark.parametrize("training", SOUND, ids=lambda training: training.name)
+def test_a_sound_training_gives_no_warning(training: Case) -> None:
+    judged = verdicts(training, sound()[training.name])
+    assert troubles(judged) == {}
+    assert judged["TRN003"].state is State.OK
 
 
 @pytest.mark.parametrize("name", FAULTY)
 def test_a_defect_is_named(name: str) -> None:
-    one, expected = FAULTY[name]
-    assert troubles(verdicts(one, faulty()[name])) == expected
+    training, expected = FAULTY[name]
+    assert troubles(verdicts(training, faulty()[name])) == expected
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", OF_FOUR)
 def test_four_ranks_tell_who_it_is(name: str) -> None:
-    one, expected = OF_FOUR[name]
-    assert troubles(verdicts(one, of_four()[name])) == expected
+    training, expected = OF_FOUR[name]
+    assert troubles(verdicts(training, of_four()[name])) == expected
 
 
 def test_gradients_of_the_built_in_models_are_those_of_one_process() -> None:
@@ -196,14 +196,20 @@ def test_what_cannot_be_joined_is_named(name: str, why: str) -> None:
 
 
 def test_a_model_that_does_not_repeat_itself_is_not_compared() -> None:
-    found = {unchecked.check: unchecked.why for unchecked in checks_of("restless").unchecked}
-    assert "for the same batch and seed" in found["gradients"]
-    assert "another loss each time" in found["metric"]
+    reasons = {unchecked.check: unchecked.why for unchecked in checks_of("restless").unchecked}
+    assert "for the same batch and seed" in reasons["gradients"]
+    assert "another loss each time" in reasons["metric"]
 
 
-@pytest.mark.parametrize("one", [*SOUND, *(one for one, _ in FAULTY.values())], ids=lambda one: one.name)
-def test_every_rank_ends_with_the_same_steps(one: Case) -> None:
-    ranks = {**sound(), **faulty()}[one.name]
+@pytest.mark.parametrize(
+    "training", [*SOUND, *(training for training, _ in FAULTY.values())], ids=lambda training: training.name
+)
+def test_every_rank_ends_with_the_same_steps(training: Case) -> None:
+    ranks = {**sound(), **faulty()}[training.name]
     assert ranks[0].steps == ranks[1].steps
-    if one.name not in ("normalised", "skip", "alone"):  # statistics, or what was asked for, are each rank's own
+    if training.name not in (
+        "normalised",
+        "skip",
+        "alone",
+    ):  # statistics, or what was asked for, are each rank's own
         assert ranks[0].digest == ranks[1].digest

@@ -76,11 +76,11 @@ def test_a_loader_that_its_framework_shares_out(
 ) -> None:
     monkeypatch.setattr(given, "find", lambda name, _folder: FOUND[name.rpartition(":")[2]])
     monkeypatch.setattr(inspect, "getsource", lambda _module: _PROJECT + line)
-    found: list[str] = []
-    monkeypatch.setattr(given, "distributed", lambda *_args, **_more: found.append("shared"))
+    calls: list[str] = []
+    monkeypatch.setattr(given, "distributed", lambda *_args, **_more: calls.append("shared"))
     monkeypatch.setattr(given, "resolve", lambda _wanted, _env: _made)
     given.loader(plan, 2)
-    assert bool(found) is shared
+    assert bool(calls) is shared
     assert tmp_path
 
 

@@ -104,10 +104,10 @@ def verdicts(folder: Path, small_disk: Path | None) -> dict[str, dict[str, Verdi
     (folder / "cases.json").write_bytes(msgspec.json.encode(cases))
     assert _job(folder, "first") == [1, -9]
     assert _job(folder, "second") == [0, 0]
-    told = [_told(folder, turn) for turn in ("first", "second")]
+    measured = [_told(folder, turn) for turn in ("first", "second")]
     return {
-        name: {v.code: v for v in judge(_cluster([one[name] for one in told if name in one]), RULES)}
-        for name in told[0]
+        name: {v.code: v for v in judge(_cluster([turn[name] for turn in measured if name in turn]), RULES)}
+        for name in measured[0]
     }
 
 
@@ -131,29 +131,29 @@ def _job(folder: Path, turn: str) -> list[int]:
 def _told(folder: Path, turn: str) -> dict[str, Measurements]:
     ranks = [(folder / f"{turn}-{rank}.json").read_bytes() for rank in range(2)]
     by_rank = [msgspec.json.decode(text, type=dict[str, Measurements]) for text in ranks]
-    return {name: together([one[name] for one in by_rank]) for name in by_rank[0]}
+    return {name: together([parts[name] for parts in by_rank]) for name in by_rank[0]}
 
 
-def _cluster(told: list[Measurements]) -> Cluster:
+def _cluster(parts: list[Measurements]) -> Cluster:
     setup = Setup(model="conv", data="conv", strategy="ddp", precision="fp32", steps=6, batch=4)
     return Cluster(
         command="smoke",
         nodes=[Node(name="sim0")],
         job=Job(ranks=2, backend="gloo"),
         run=Run(ranks=[RankState(rank=rank, node="sim0") for rank in range(2)], started_job=True),
-        measurements=together([Measurements(smoke=Smoke(setup=setup)), *told]),
+        measurements=together([Measurements(smoke=Smoke(setup=setup)), *parts]),
     )
 
 
 @pytest.mark.timeout(240)
 def test_a_sound_place(verdicts: dict[str, dict[str, Verdict]], folder: Path) -> None:
-    found = verdicts["healthy"]
-    assert {code: found[code].state for code in ("TRN013", "TRN014", "TRN015")} == dict.fromkeys(
+    judged = verdicts["healthy"]
+    assert {code: judged[code].state for code in ("TRN013", "TRN014", "TRN015")} == dict.fromkeys(
         ("TRN013", "TRN014", "TRN015"), State.OK
     )
-    assert "2 files of 50 lines merged, 100 lines in one shared file" in found["TRN014"].findings[0].what
-    assert "rank 1 was killed after 4 steps, the checkpoint has 3" in found["TRN015"].findings[0].what
-    assert found["TRN016"].state is not State.SKIPPED
+    assert "2 files of 50 lines merged, 100 lines in one shared file" in judged["TRN014"].findings[0].what
+    assert "rank 1 was killed after 4 steps, the checkpoint has 3" in judged["TRN015"].findings[0].what
+    assert judged["TRN016"].state is not State.SKIPPED
     assert not (folder / "healthy").exists()
 
 
@@ -189,8 +189,8 @@ def test_what_is_said(
     if name not in verdicts:
         pytest.skip("a file system of 64 KiB could not be mounted")
     verdict = verdicts[name][code]
-    said = verdict.findings[0].what if verdict.findings else verdict.reason
-    assert (verdict.state, words in (said or "")) == (state, True), said
+    text = verdict.findings[0].what if verdict.findings else verdict.reason
+    assert (verdict.state, words in (text or "")) == (state, True), text
 
 
 GIB = 2**30

@@ -162,10 +162,10 @@ def test_seconds_grow_with_bytes() -> None:
     small = ShardedSave(
         folder="/x", bytes=2**30, ranks=4, gather_s=1.0, write_s=3.0, shards_s=0.5, parameters=2**30
     )
-    found = forecast(small)
-    assert found is not None
-    assert found.gathered == pytest.approx(8.0)
-    assert found.pieces == pytest.approx(7.0)
+    seconds = forecast(small)
+    assert seconds is not None
+    assert seconds.gathered == pytest.approx(8.0)
+    assert seconds.pieces == pytest.approx(7.0)
 
 
 @pytest.mark.parametrize(
@@ -262,10 +262,10 @@ def saved(size: int, **more: float) -> ShardedSave:
 
 def test_what_saves_pieces_gathers_nothing(tmp_path: Path) -> None:
     small = saved(2**30, gather_s=50.0, write_s=50.0)
-    found = verdicts(tmp_path, {"ds.json": GATHERS % "false"}, small)
-    assert found["TRN016"].state is State.OK
-    assert found["TRN018"].state is State.SKIPPED
-    assert "nothing is gathered" in (found["TRN018"].reason or "")
+    judged = verdicts(tmp_path, {"ds.json": GATHERS % "false"}, small)
+    assert judged["TRN016"].state is State.OK
+    assert judged["TRN018"].state is State.SKIPPED
+    assert "nothing is gathered" in (judged["TRN018"].reason or "")
 
 
 def test_the_timeout_of_the_files_is_that_of_the_forecast(tmp_path: Path) -> None:

@@ -46,8 +46,8 @@ def _set(name: str, place: str) -> Node:
 
 
 def test_a_finding_says_which_file_to_change() -> None:
-    found = verdict("NCC006", _set("a", "/venv/site-packages/x.pth:3"), _set("b", "/etc/environment:1"))
-    lines = [line for finding in found.findings for fix in finding.remedies for line in fix.commands]
+    judged = verdict("NCC006", _set("a", "/venv/site-packages/x.pth:3"), _set("b", "/etc/environment:1"))
+    lines = [line for finding in judged.findings for fix in finding.remedies for line in fix.commands]
     assert "sed -n 3p /venv/site-packages/x.pth   # on a" in lines
     assert "sed -n 1p /etc/environment   # on b" in lines
     without = verdict("NCC006", _set("a", ""))
