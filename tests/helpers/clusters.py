@@ -92,6 +92,6 @@ def verdict(code: str, *nodes: Node, **facts: Any) -> Verdict:
     return judge(Cluster(nodes=list(nodes), job=job, **facts), rules)[0]
 
 
-def told(judged: Verdict) -> list[tuple[str, str | None]]:
+def states_of(judged: Verdict) -> list[tuple[str, str | None]]:
     """State and node of every finding."""
     return [(finding.state.value, finding.where.node) for finding in judged.findings]

@@ -98,7 +98,7 @@ def dumped(record: Recorded) -> Flight | None:
     return flight.read(record.dumps) if record.dumps else None
 
 
-def told(log: Sequence[bytes], dumps: Flight | None) -> LogDiagnosis:
+def diagnosed(log: Sequence[bytes], dumps: Flight | None) -> LogDiagnosis:
     """What `ncclcheck logs` says of them."""
     logs: Logs = msgspec.structs.replace(parsed(*log), flight=dumps)
     cluster = Cluster(command="logs", measurements=Measurements(logs=logs))

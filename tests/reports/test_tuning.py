@@ -21,33 +21,33 @@ from ncclcheck.reports.subjects.job.tuning import TuningSearch
 RULE = [rule for rule in all_rules() if rule.code == "BEN020"]
 
 
-def cluster(told: Tuning | None) -> Cluster:
-    return Cluster(command="tune", nodes=[], job=Job(backend="gloo"), measurements=Measurements(tuning=told))
+def cluster(result: Tuning | None) -> Cluster:
+    return Cluster(command="tune", nodes=[], job=Job(backend="gloo"), measurements=Measurements(tuning=result))
 
 
-def state(told: Tuning | None) -> State:
-    return judge(cluster(told), RULE)[0].state
+def state(result: Tuning | None) -> State:
+    return judge(cluster(result), RULE)[0].state
 
 
 def test_a_gain_of_10_percent_is_found_and_recommended() -> None:
     runs = [planted(0.10, random.Random(f"tests gain {number}")) for number in range(20)]
     chosen = [tuning.named(tried) for run in runs if (tried := tuning.recommended(run))]
     assert chosen.count("NCCL_GOOD=1") >= 19
-    told = next(run for run in runs if tuning.recommended(run))
-    recommendations = measured.weighed(Site(cluster(told), []), [])
+    result = next(run for run in runs if tuning.recommended(run))
+    recommendations = measured.weighed(Site(cluster(result), []), [])
     assert [
         (recommendation.variable, recommendation.action, recommendation.basis)
         for recommendation in recommendations
     ] == [("NCCL_GOOD", "set", "measured")]
-    assert state(told) is State.OK
+    assert state(result) is State.OK
 
 
 def test_without_a_gain_nothing_is_recommended() -> None:
     runs = [planted(0.0, random.Random(f"tests none {number}")) for number in range(20)]
     assert not [run for run in runs if tuning.recommended(run)]
-    told = runs[0]
-    assert not measured.weighed(Site(cluster(told), []), [])
-    assert state(told) is State.OK
+    result = runs[0]
+    assert not measured.weighed(Site(cluster(result), []), [])
+    assert state(result) is State.OK
 
 
 def fed(answers: dict[str, object], *, short_of_time: bool = False) -> TuningSearch:
@@ -58,9 +58,9 @@ def fed(answers: dict[str, object], *, short_of_time: bool = False) -> TuningSea
     number = 0
     while settings is not None:
         number += 1
-        said = [answers[setting.variable.removeprefix("NCCL_")] for setting in settings]
-        texts = [one for one in said if isinstance(one, str)]
-        factor = math.prod(one for one in said if isinstance(one, float))
+        outcomes = [answers[setting.variable.removeprefix("NCCL_")] for setting in settings]
+        texts = [outcome for outcome in outcomes if isinstance(outcome, str)]
+        factor = math.prod(outcome for outcome in outcomes if isinstance(outcome, float))
         jitter = 1 + 0.002 * (number % 3)
         key = ("all_reduce", 2**20)
         if short_of_time:
@@ -73,19 +73,19 @@ def fed(answers: dict[str, object], *, short_of_time: bool = False) -> TuningSea
 
 
 def test_verdicts() -> None:
-    told = fed({"A": 1.2, "B": 1.0, "C": 0.8, "D": "dead rank"}).tuning()
-    assert [tuning.verdict(tried) for tried in told.tried] == ["gains", "same", "loses", "failed"]
-    assert told.whole is not None
-    assert tuning.named(told.whole) == "NCCL_A=1"
-    assert told.whole.pairs == 8
+    result = fed({"A": 1.2, "B": 1.0, "C": 0.8, "D": "dead rank"}).tuning()
+    assert [tuning.verdict(tried) for tried in result.tried] == ["gains", "same", "loses", "failed"]
+    assert result.whole is not None
+    assert tuning.named(result.whole) == "NCCL_A=1"
+    assert result.whole.pairs == 8
 
 
 def test_where_time_runs_out_what_gains_is_measured_once_more_as_a_whole() -> None:
-    told = fed({"A": 1.2, "B": 1.1, "C": 1.0}, short_of_time=True).tuning()
-    assert [tried.pairs for tried in told.tried] == [5, 4, 4]  # asked while the fifth ran
-    assert told.whole is not None
-    assert tuning.named(told.whole) == "NCCL_A=1 NCCL_B=1"
-    assert told.whole.pairs == 8
+    result = fed({"A": 1.2, "B": 1.1, "C": 1.0}, short_of_time=True).tuning()
+    assert [tried.pairs for tried in result.tried] == [5, 4, 4]  # asked while the fifth ran
+    assert result.whole is not None
+    assert tuning.named(result.whole) == "NCCL_A=1 NCCL_B=1"
+    assert result.whole.pairs == 8
 
 
 def test_where_nothing_gains_by_then_the_search_goes_on() -> None:
@@ -101,14 +101,14 @@ def test_where_nothing_gains_by_then_the_search_goes_on() -> None:
 
 
 def test_what_is_without_promise_is_measured_no_further() -> None:
-    told = fed({"A": 1.2, "B": 0.99, "C": 0.8}).tuning()
-    assert [tried.pairs for tried in told.tried] == [8, 4, 4]
+    result = fed({"A": 1.2, "B": 0.99, "C": 0.8}).tuning()
+    assert [tried.pairs for tried in result.tried] == [8, 4, 4]
 
 
 def test_a_whole_that_does_not_run_is_not_recommended() -> None:
-    told = fed({"A": 1.2}).tuning()
-    assert told.whole is not None
-    broken = replace(told, whole=replace(told.whole, failed="dead rank"))
+    result = fed({"A": 1.2}).tuning()
+    assert result.whole is not None
+    broken = replace(result, whole=replace(result.whole, failed="dead rank"))
     assert tuning.recommended(broken) is None
     assert state(broken) is State.NOTE
 
@@ -120,29 +120,29 @@ def test_what_was_stopped_is_unknown() -> None:
     assert state(None) is State.SKIPPED
 
 
-@pytest.mark.parametrize(("pairs", "said"), [(0, "no fresh pair"), (1, "1 fresh pair of jobs")])
-def test_a_confirmation_that_was_cut_short_denies_nothing(pairs: int, said: str) -> None:
-    told = fed({"A": 1.2}).tuning()
-    assert told.whole is not None
+@pytest.mark.parametrize(("pairs", "words"), [(0, "no fresh pair"), (1, "1 fresh pair of jobs")])
+def test_a_confirmation_that_was_cut_short_denies_nothing(pairs: int, words: str) -> None:
+    result = fed({"A": 1.2}).tuning()
+    assert result.whole is not None
     rows = [
         replace(row, without_us=row.without_us[:pairs], with_us=row.with_us[:pairs])
-        for row in told.whole.rows[: min(pairs, 1)]
+        for row in result.whole.rows[: min(pairs, 1)]
     ]
     late = "the deadline left no time for another pair of jobs"
-    cut = replace(told, stopped=late, whole=replace(told.whole, pairs=pairs, rows=rows))
+    cut = replace(result, stopped=late, whole=replace(result.whole, pairs=pairs, rows=rows))
     judged = tuning.completed(Measurements(tuning=cut)).tuning
     assert state(judged) is State.UNKNOWN
     what = judge(cluster(judged), RULE)[0].findings[0].what
-    assert what == f"NCCL_A=1 gained, but could not be confirmed ({said}): {late}"
+    assert what == f"NCCL_A=1 gained, but could not be confirmed ({words}): {late}"
 
 
 def test_a_file_with_too_few_comparisons_makes_no_interval_narrower() -> None:
-    told = planted(0.0, random.Random("tests file"))
-    few = tuning.completed(Measurements(tuning=replace(told, comparisons=1))).tuning
+    result = planted(0.0, random.Random("tests file"))
+    few = tuning.completed(Measurements(tuning=replace(result, comparisons=1))).tuning
     assert few is not None
-    for tried, other in zip(few.tried, told.tried, strict=True):
-        for row, held in zip(tried.rows, other.rows, strict=True):
-            assert (row.low is None) == (held.low is None)
+    for tried, other in zip(few.tried, result.tried, strict=True):
+        for row, original in zip(tried.rows, other.rows, strict=True):
+            assert (row.low is None) == (original.low is None)
 
 
 @pytest.mark.parametrize("count", [1, 6])
@@ -174,7 +174,7 @@ def test_what_noise_hides_is_not_called_no_difference(gain: float, told_as: Stat
             settings = pairs.send(({("all_reduce", 1024): wild * gain}, {("all_reduce", 1024): 97.5}))
         except StopIteration:
             settings = None
-    told = search.tuning()
-    assert tuning.verdict(told.tried[0]) == "same"
-    assert tuning.may_gain(told.tried[0].rows[0]) is (told_as is State.NOTE)
-    assert state(told) is told_as
+    result = search.tuning()
+    assert tuning.verdict(result.tried[0]) == "same"
+    assert tuning.may_gain(result.tried[0].rows[0]) is (told_as is State.NOTE)
+    assert state(result) is told_as

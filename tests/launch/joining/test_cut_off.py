@@ -35,7 +35,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.judgement.findings import Finding
-from tests.helpers.clusters import LO, nic, node, route, told, verdict
+from tests.helpers.clusters import LO, nic, node, route, states_of, verdict
 from tests.helpers.reach_clusters import CUT, DROPPED, Change, hosts, judged, measured, pairs
 from tests.launch.joining.test_meet import Guest, _connect
 
@@ -114,9 +114,9 @@ def test_other_ports_of_another_address_prove_nothing() -> None:
 def test_whose_address_a_literal_endpoint_is_says_run005() -> None:
     job = _came(_unreached("10.1.0.3", host="10.1.0.3", outcome="refused"), "h2")
     assert not _run010(job)
-    assert told(verdict("RUN005", *NODES, job=job, measurements=measured(NODES))) == [("fail", "h1")]
+    assert states_of(verdict("RUN005", *NODES, job=job, measurements=measured(NODES))) == [("fail", "h1")]
     nobodys = _came(_unreached("203.0.113.1", host="203.0.113.1"), "h2")
-    assert told(verdict("RUN005", *NODES, job=nobodys, measurements=measured(NODES))) == [("fail", "h1")]
+    assert states_of(verdict("RUN005", *NODES, job=nobodys, measurements=measured(NODES))) == [("fail", "h1")]
 
 
 def test_a_name_of_another_node_that_node_0_resolves_alike_is_no_ones_wrong_name() -> None:

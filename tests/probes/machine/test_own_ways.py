@@ -27,7 +27,7 @@ from ncclcheck.probes.facts import (
 )
 from ncclcheck.probes.machine.net import netlink, network, resolver
 from ncclcheck.reports.judgement.findings import Finding, Verdict
-from tests.helpers.clusters import LO, nic, node, told, verdict
+from tests.helpers.clusters import LO, nic, node, states_of, verdict
 from tests.helpers.reach_clusters import DROPPED, GOOD, Change, hosts, measured
 from tests.helpers.trees import tree
 
@@ -50,7 +50,7 @@ def _run010(local: Node, *ways: KernelRoute, outcome: Any = "silent", **more: An
 
 def _finding(local: Node, *ways: KernelRoute, **more: Any) -> Finding:
     judged: Verdict = _run010(local, *ways, **more)
-    assert told(judged) == [("fail", "b")]
+    assert states_of(judged) == [("fail", "b")]
     return judged.findings[0]
 
 
@@ -73,7 +73,7 @@ def test_a_gateway_that_does_not_answer_is_named_and_not_the_target() -> None:
 @pytest.mark.parametrize("state", ["reachable", "stale", "delay", ""])
 def test_a_gateway_that_answers_explains_nothing(state: Any) -> None:
     way = _way(Hop(interface="eth0", address="10.9.0.250", state=state))
-    assert told(_run010(_b(nic("eth0", "10.9.0.2/24")), way)) == [("unknown", "b")]
+    assert states_of(_run010(_b(nic("eth0", "10.9.0.2/24")), way)) == [("unknown", "b")]
 
 
 def test_of_two_next_hops_the_dead_one_is_named_and_the_other_kept() -> None:
@@ -102,7 +102,7 @@ def test_a_policy_rule_that_leads_into_a_tunnel_is_taken_away_by_its_priority() 
 
 def test_an_overlay_whose_subnet_holds_the_address_is_what_the_job_means() -> None:
     overlay = nic("wg0", "10.1.0.2/24", kind="tunnel")
-    assert told(_run010(_b(overlay), _way(Hop(interface="wg0", address=PEER)))) == [("unknown", "b")]
+    assert states_of(_run010(_b(overlay), _way(Hop(interface="wg0", address=PEER)))) == [("unknown", "b")]
 
 
 def test_another_sender_than_the_interface_has() -> None:
@@ -112,7 +112,7 @@ def test_another_sender_than_the_interface_has() -> None:
     assert finding.remedies[0].commands == ["ip route replace 10.1.0.0/24 dev eth0 src 10.1.0.2   # on b"]
     on_loopback = _b(_ETH0, nic("lo", "10.8.0.2/32", kind="loopback"))
     way = _way(Hop(interface="eth0", address=PEER), source="10.8.0.2")
-    assert told(_run010(on_loopback, way)) == [("unknown", "b")]
+    assert states_of(_run010(on_loopback, way)) == [("unknown", "b")]
 
 
 def test_a_cable_that_is_out() -> None:
@@ -134,13 +134,13 @@ def test_ipv6_that_is_off_and_an_address_that_is_a_duplicate() -> None:
     twin = _b(replace(_ETH0, addresses=[address]))
     assert "dadfailed" in _finding(twin, way, outcome="unrouted", kept="resources").what
     both = _b(replace(_ETH0, addresses=[address, replace(address, address="2001:db8::3", state="")]))
-    assert told(_run010(both, way)) == [("unknown", "b")]
+    assert states_of(_run010(both, way)) == [("unknown", "b")]
 
 
 def test_a_machine_that_refuses_is_reached_whatever_the_way() -> None:
     way = _way(Hop(interface="tun0", address=PEER), destination="0.0.0.0/0")
     local = _b(_ETH0, nic("tun0", "172.30.0.9/32", kind="tunnel"))
-    assert told(_run010(local, way, outcome="refused")) == [("unknown", "b")]
+    assert states_of(_run010(local, way, outcome="refused")) == [("unknown", "b")]
 
 
 def test_names_that_lead_elsewhere() -> None:
@@ -154,10 +154,10 @@ def test_names_that_lead_elsewhere() -> None:
         in _finding(_b(_ETH0), outcome="unresolved", resolver=mute).what
     )
     knows = replace(mute, servers=[NameServer(address="10.1.0.53", answered=True)])
-    assert told(_run010(_b(_ETH0), outcome="unresolved", resolver=knows)) == [("unknown", "b")]
+    assert states_of(_run010(_b(_ETH0), outcome="unresolved", resolver=knows)) == [("unknown", "b")]
     alias = replace(named, beside=["n9"])
     doubt = _run010(_b(_ETH0), outcome="refused", resolver=alias)
-    assert told(doubt) == [("unknown", "b")]
+    assert states_of(doubt) == [("unknown", "b")]
     assert "which /etc/hosts also calls n9" in doubt.findings[0].what
 
 
@@ -249,7 +249,7 @@ def test_a_failed_pair_is_explained_by_the_way_of_its_sender() -> None:
         return {"connect": DROPPED} if b == "h2" else {}
 
     judged = _net006(change)
-    assert told(judged) == [("fail", "h2")]
+    assert states_of(judged) == [("fail", "h2")]
     assert "h2 does not reach h[1,3]: its route 10.1.0.0/24 via 10.1.0.250" in judged.findings[0].what
 
 
@@ -267,15 +267,15 @@ def test_a_dead_next_hop_of_two_explains_what_is_answered_late_in_both_direction
         return {**late, "way": way} if a == "h2" else late
 
     judged = _net006(change)
-    assert told(judged) == [("fail", "h2")]
+    assert states_of(judged) == [("fail", "h2")]
     assert "does not always reach" in judged.findings[0].what
 
 
 def test_a_node_that_does_not_reach_itself() -> None:
     judged = _net006(lambda _, __: {}, DROPPED)
-    assert told(judged) == [("fail", "h2")]
+    assert states_of(judged) == [("fail", "h2")]
     assert "cannot connect to its own address 10.1.0.2" in judged.findings[0].what
-    assert told(_net006(lambda _, __: {}, GOOD)) == [("ok", None)]
+    assert states_of(_net006(lambda _, __: {}, GOOD)) == [("ok", None)]
 
 
 def test_an_address_on_another_network_of_node_0_is_no_wrong_name() -> None:
@@ -283,5 +283,5 @@ def test_an_address_on_another_network_of_node_0_is_no_wrong_name() -> None:
     local = _b(_ETH0, nic("mgmt0", "10.8.0.2/24"))
     named = Resolver(name="n0", seconds=0.0, files=[PEER], known={PEER: ["n0"]})
     doubt = _run010(local, outcome="silent", resolver=named, elsewhere=["10.8.0.1"])
-    assert told(doubt) == [("unknown", "b")]
+    assert states_of(doubt) == [("unknown", "b")]
     assert "node rank 0 runs, for it answers at 10.8.0.1 by another network" in doubt.findings[0].what

@@ -203,10 +203,10 @@ def test_counters_begin_anew_with_the_machine() -> None:
     before = node("a", rdma=port(7), host=Host(boot_id="1"))
     after = node("a", rdma=port(7), host=Host(boot_id="2"))
     changes = compare.changes_of(Cluster(nodes=[before]), Cluster(nodes=[after]))
-    told = {change.fact: (change.verdict, change.after) for change in changes}
-    assert told["machine"] == ("changed", "restarted")
-    assert told["link_downed"] == ("worse", "7 (7 more, counted anew)")
-    assert told["packet_seq_err"][0] == "changed"
+    by_fact = {change.fact: (change.verdict, change.after) for change in changes}
+    assert by_fact["machine"] == ("changed", "restarted")
+    assert by_fact["link_downed"] == ("worse", "7 (7 more, counted anew)")
+    assert by_fact["packet_seq_err"][0] == "changed"
 
 
 def test_fewer_gpus_that_the_user_asked_for_are_no_news() -> None:

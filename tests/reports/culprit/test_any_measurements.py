@@ -156,9 +156,9 @@ def test_any_logs(logs: Logs) -> None:
 
 
 def test_a_dump_of_a_group_that_is_not_there_is_refused() -> None:
-    told = {"dumps": [{"rank": 0, "file": "x", "counts": [{"group": 3}]}], "groups": [{"name": "0"}]}
+    dump = {"dumps": [{"rank": 0, "file": "x", "counts": [{"group": 3}]}], "groups": [{"name": "0"}]}
     with pytest.raises(msgspec.ValidationError, match="group 3 is none of the 1 groups"):
-        msgspec.convert(told, Flight)
+        msgspec.convert(dump, Flight)
 
 
 def _leaves(value: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
@@ -184,8 +184,8 @@ def _changed(leaf: tuple[tuple[Any, ...], Any]) -> st.SearchStrategy[tuple[tuple
 
 
 def _changes(story: str) -> st.SearchStrategy[tuple[str, list[tuple[tuple[Any, ...], Any]]]]:
-    one = st.sampled_from(_told(story)[1]).flatmap(_changed)
-    return st.tuples(st.just(story), st.lists(one, min_size=1, max_size=3))
+    change = st.sampled_from(_told(story)[1]).flatmap(_changed)
+    return st.tuples(st.just(story), st.lists(change, min_size=1, max_size=3))
 
 
 def _put(document: Any, path: tuple[Any, ...], value: Any) -> None:
@@ -229,10 +229,10 @@ def test_endless_texts_in_facts(chosen: tuple[str, list[tuple[tuple[Any, ...], A
     for path, _ in places:
         _put(nodes, path, text)
     try:
-        told = msgspec.json.decode(json.dumps(nodes), type=list[Node])
+        decoded = msgspec.json.decode(json.dumps(nodes), type=list[Node])
     except msgspec.MsgspecError:
         return
-    named = [replace(node, name=f"{node.name}{n}") for n, node in enumerate(told)]
+    named = [replace(node, name=f"{node.name}{n}") for n, node in enumerate(decoded)]
     _survives(replace(_story(story), nodes=named))
 
 

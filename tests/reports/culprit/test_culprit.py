@@ -50,28 +50,28 @@ def measured(count: int, level: Level, speed: Speed) -> list[PairTime]:
     raise AssertionError("it never ends")
 
 
-def found(pairs: list[PairTime], **measurements: object) -> list[Culprit]:
-    told = Measurements(pairs=pairs, **measurements)  # type: ignore[arg-type]
-    return culprits(Cluster(command="bench", job=Job(backend="nccl"), measurements=told))
+def accused(pairs: list[PairTime], **measurements: object) -> list[Culprit]:
+    facts = Measurements(pairs=pairs, **measurements)  # type: ignore[arg-type]
+    return culprits(Cluster(command="bench", job=Job(backend="nccl"), measurements=facts))
 
 
 def named(pairs: list[PairTime], **measurements: object) -> list[tuple[str, list[str]]]:
-    return sorted((culprit.kind, culprit.names) for culprit in found(pairs, **measurements))
+    return sorted((culprit.kind, culprit.names) for culprit in accused(pairs, **measurements))
 
 
 @pytest.mark.parametrize("count", [2, 3, 4, 5, 6, 7, 16, 33])
 def test_full_is_a_tournament(count: int) -> None:
     done = measured(count, "full", lambda _a, _b: 10.0)
-    assert len({frozenset((one.a, one.b)) for one in done}) == count * (count - 1) // 2
+    assert len({frozenset((pair.a, pair.b)) for pair in done}) == count * (count - 1) // 2
     assert len(done) == max(2, count * (count - 1) // 2)
-    assert max(one.round for one in done) + 1 == max(2, count - 1 + count % 2)
+    assert max(pair.round for pair in done) + 1 == max(2, count - 1 + count % 2)
 
 
 @pytest.mark.parametrize("count", [9, 16, 33, 100])
 def test_quick_takes_two_rounds_where_all_is_well(count: int) -> None:
     done = measured(count, "quick", lambda _a, _b: 10.0)
-    assert max(one.round for one in done) == 1
-    assert {name for one in done for name in (one.a, one.b)} == {f"n{i}" for i in range(count)}
+    assert max(pair.round for pair in done) == 1
+    assert {name for pair in done for name in (pair.a, pair.b)} == {f"n{i}" for i in range(count)}
 
 
 def test_rounds_are_quick_to_choose() -> None:
@@ -90,7 +90,7 @@ def test_one_bad_nic(count: int, level: Level, direction: str) -> None:
     def speed(a: str, b: str) -> float:
         return 5.0 if (a == "n1" and direction != "in") or (b == "n1" and direction != "out") else 10.0
 
-    (culprit,) = found(measured(count, level, speed))
+    (culprit,) = accused(measured(count, level, speed))
     assert (culprit.kind, culprit.names, culprit.explains) == ("nic", ["n1/rail 0"], ["BEN004"])
     assert "5 of 10 GB/s (50 %)" in culprit.why
 
@@ -111,7 +111,7 @@ def test_a_link_between_two_good_nodes_is_found_by_full(count: int) -> None:
 @pytest.mark.parametrize("level", ["quick", "full"])
 def test_a_dead_node_is_not_asked_for_ever(level: Level) -> None:
     pairs = measured(9, level, lambda a, b: None if "n4" in (a, b) else 10.0)
-    (culprit,) = found(pairs)
+    (culprit,) = accused(pairs)
     assert culprit.names == ["n4/rail 0"]
     assert "carries nothing" in culprit.why
     assert sum("n4" in (pair.a, pair.b) for pair in pairs) == 2
@@ -120,16 +120,16 @@ def test_a_dead_node_is_not_asked_for_ever(level: Level) -> None:
 @pytest.mark.parametrize("level", ["quick", "full"])
 def test_a_slow_uplink_is_the_fabric(level: Level) -> None:
     side = {f"n{i}" for i in range(6)}
-    (culprit,) = found(measured(18, level, lambda a, b: 5.0 if (a in side) != (b in side) else 10.0))
+    (culprit,) = accused(measured(18, level, lambda a, b: 5.0 if (a in side) != (b in side) else 10.0))
     assert (culprit.kind, set(culprit.names)) == ("fabric", side)
 
 
 def test_two_nodes_cannot_tell() -> None:
-    (culprit,) = found(measured(2, "quick", lambda a, _b: 5.0 if a == "n0" else 10.0))
+    (culprit,) = accused(measured(2, "quick", lambda a, _b: 5.0 if a == "n0" else 10.0))
     assert culprit.names == ["n0", "n1"]
     assert culprit.confidence <= 0.5
     assert "third" in culprit.why
-    assert found(measured(2, "full", lambda a, _b: 9.0 if a == "n0" else 10.0)) == []
+    assert accused(measured(2, "full", lambda a, _b: 9.0 if a == "n0" else 10.0)) == []
 
 
 @pytest.mark.parametrize(("fast_from", "rounds"), [(0, 2), (1, 2), (2, 3), (5, 6)])
@@ -137,16 +137,16 @@ def test_two_nodes_of_which_one_direction_was_slow_for_a_while(fast_from: int, r
     """37, 44 and 49 % between two healthy nodes on a loaded machine were called a slow link."""
     times = iter(range(100))
     done = measured(2, "quick", lambda a, _b: 4.0 if a == "n0" and next(times) < fast_from else 10.0)
-    assert max(one.round for one in done) + 1 == rounds
-    assert found(done) == []
+    assert max(pair.round for pair in done) + 1 == rounds
+    assert accused(done) == []
     assert _states(done) == {"BEN004": "skipped"}
 
 
 def test_two_nodes_are_not_accused_by_few_rounds() -> None:
     done = measured(2, "quick", lambda a, _b: 4.0 if a == "n0" else 10.0)
     assert len(done) == 6
-    assert [culprit.names for culprit in found(done)] == [["n0", "n1"]]
-    assert found(done[:3]) == []
+    assert [culprit.names for culprit in accused(done)] == [["n0", "n1"]]
+    assert accused(done[:3]) == []
     assert _states(done[:3]) == {"BEN004": "note"}
 
 
@@ -158,13 +158,13 @@ def test_two_nodes_without_cores(speed: float, state: str) -> None:
 
 
 def _states(pairs: list[PairTime], **measurements: object) -> dict[str, str]:
-    told = Measurements(pairs=pairs, **measurements)  # type: ignore[arg-type]
-    judged = _judged(Cluster(command="bench", job=Job(backend="gloo"), measurements=told))
+    facts = Measurements(pairs=pairs, **measurements)  # type: ignore[arg-type]
+    judged = _judged(Cluster(command="bench", job=Job(backend="gloo"), measurements=facts))
     return {code: judged[code][0] for code in ("BEN003", "BEN004")[not measurements :]}
 
 
 def test_everything_slow_names_nobody() -> None:
-    assert found(measured(9, "full", lambda _a, _b: 0.01)) == []
+    assert accused(measured(9, "full", lambda _a, _b: 0.01)) == []
 
 
 def lateness(rank: int, late_us: float, **facts: float) -> Lateness:
@@ -183,9 +183,9 @@ def lateness(rank: int, late_us: float, **facts: float) -> Lateness:
     ],
 )
 def test_what_a_late_host_did(facts: dict[str, float], words: str) -> None:
-    told = [lateness(rank, 20.0) for rank in range(4)]
-    told[2] = lateness(2, 20_000.0, **facts)
-    (culprit,) = found([], lateness=told)
+    waits = [lateness(rank, 20.0) for rank in range(4)]
+    waits[2] = lateness(2, 20_000.0, **facts)
+    (culprit,) = accused([], lateness=waits)
     assert (culprit.kind, culprit.names, culprit.explains) == ("node", ["n2"], ["BEN003"])
     assert words in culprit.why
 
@@ -204,22 +204,22 @@ def test_what_a_late_host_did(facts: dict[str, float], words: str) -> None:
 )
 def test_who_is_late_where_all_lack_cores(ranks: int, facts: dict[str, float], state: str) -> None:
     """Two healthy nodes were accused in 2 of 18 runs at a load of 10 to 16 on 2 cores."""
-    told = [lateness(rank, 500.0, runqueue_s=1.2, running=6.0) for rank in range(ranks)]
-    told[1] = lateness(1, 12_000.0, running=6.0, **facts)
-    assert _states([], lateness=told)["BEN003"] == state
-    assert len(found([], lateness=told)) == (state == "warn")
+    waits = [lateness(rank, 500.0, runqueue_s=1.2, running=6.0) for rank in range(ranks)]
+    waits[1] = lateness(1, 12_000.0, running=6.0, **facts)
+    assert _states([], lateness=waits)["BEN003"] == state
+    assert len(accused([], lateness=waits)) == (state == "warn")
 
 
 def test_one_busy_node_of_two_is_named() -> None:
-    told = [lateness(0, 20.0, running=0.5), lateness(1, 20_000.0, runqueue_s=2.2, running=6.0)]
-    (culprit,) = found([], lateness=told)
+    waits = [lateness(0, 20.0, running=0.5), lateness(1, 20_000.0, runqueue_s=2.2, running=6.0)]
+    (culprit,) = accused([], lateness=waits)
     assert culprit.names == ["n1"]
     assert "had no core" in culprit.why
 
 
 def test_a_late_host_explains_its_slow_pairs() -> None:
-    told = [lateness(rank, 20_000.0 if rank == 1 else 20.0) for rank in range(8)]
-    (culprit,) = found(measured(8, "quick", lambda a, b: 5.0 if "n1" in (a, b) else 10.0), lateness=told)
+    waits = [lateness(rank, 20_000.0 if rank == 1 else 20.0) for rank in range(8)]
+    (culprit,) = accused(measured(8, "quick", lambda a, b: 5.0 if "n1" in (a, b) else 10.0), lateness=waits)
     assert (culprit.kind, culprit.names, culprit.explains) == ("node", ["n1"], ["BEN003", "BEN004"])
 
 
@@ -315,15 +315,15 @@ def test_two_nodes_have_no_peers() -> None:
 )
 def test_against_the_truth(level: Level, shape: Shape, kinds: tuple[Kind, ...], least: float) -> None:
     """A small part of benchmarks/simulate.py."""
-    told = score(level, shape, fabrics(shape, kinds, Weather(), 20, seed=3))
-    assert told.right >= math.floor(least * told.trials)
+    result = score(level, shape, fabrics(shape, kinds, Weather(), 20, seed=3))
+    assert result.right >= math.floor(least * result.trials)
 
 
 def test_noise_accuses_nobody() -> None:
     """One healthy cluster in fourteen had a culprit at 8 % noise before the measured spread counted for more."""
     shape = Shape(16)
-    told = score("quick", shape, fabrics(shape, (), Weather(noise=0.08), 60, seed=4))
-    assert told.right >= 58
+    result = score("quick", shape, fabrics(shape, (), Weather(noise=0.08), 60, seed=4))
+    assert result.right >= 58
 
 
 speeds_of = st.one_of(st.none(), st.floats(min_value=0, max_value=1e4, allow_nan=False))
@@ -344,7 +344,7 @@ pair_times = st.builds(
 @settings(max_examples=80, deadline=None)
 def test_whatever_was_measured_only_those_there_are_named(pairs: list[PairTime], level: Level) -> None:
     there = {name for pair in pairs for name in (pair.a, pair.b)}
-    for culprit in found(pairs):
+    for culprit in accused(pairs):
         assert {where.node for where in culprit.where} <= {*there, None}
         assert 0 < culprit.confidence < 1
     names = list("abcdefg")
@@ -367,7 +367,7 @@ def test_a_healthy_cluster_has_no_culprit(count: int, rails: int, level: Level, 
 def test_what_was_slow_once_and_not_repeated_is_said(speed: float, state: str) -> None:
     pairs = measured(8, "full", lambda _a, _b: 10.0)
     pairs[0] = replace(pairs[0], a_to_b_gb_s=speed)
-    assert found(pairs) == []
+    assert accused(pairs) == []
     assert _judged(Cluster(command="bench", measurements=Measurements(pairs=pairs)))["BEN004"][0] == state
 
 

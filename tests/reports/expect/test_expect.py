@@ -80,9 +80,9 @@ def on(*nodes: Node, own: int = 8, backend: str = "nccl", reach: list[NodeReach]
 def of(op: str, *nodes: Node, own: int = 8) -> BandwidthBound:
     shared = on(*nodes, own=own)
     assert isinstance(shared, Ground), shared
-    found = bound(shared, op)
-    assert found is not None
-    return found
+    limits = bound(shared, op)
+    assert limits is not None
+    return limits
 
 
 def several(count: int, cards: list[Gpu], *rates: float, env: dict[str, str] | None = None) -> list[Node]:
@@ -102,20 +102,20 @@ def several(count: int, cards: list[Gpu], *rates: float, env: dict[str, str] | N
 def test_what_published_clusters_reached(
     nodes: int, cards: list[Gpu], rates: list[float], reached: float, percent: int
 ) -> None:
-    found = of("all_reduce", *several(nodes, cards, *rates))
-    assert found.usual is not None
-    assert 100 * reached / found.usual == pytest.approx(percent, abs=0.6)
-    assert reached < found.best
-    assert found.limit is not None
-    assert found.best <= found.limit
+    limits = of("all_reduce", *several(nodes, cards, *rates))
+    assert limits.usual is not None
+    assert 100 * reached / limits.usual == pytest.approx(percent, abs=0.6)
+    assert reached < limits.best
+    assert limits.limit is not None
+    assert limits.best <= limits.limit
 
 
 def test_two_nodes_pass_line_rate_and_no_bound() -> None:
     """NVLSTree on two p5en nodes reached 486.8 where the NICs of a node carry 400."""
-    found = of("all_reduce", *several(2, gpus(8, H200, links()), *[400.0] * 8))
-    assert found.usual is not None
-    assert found.usual <= 400 < found.best == pytest.approx(510.8, abs=0.1)
-    assert found.limit == pytest.approx(750)
+    limits = of("all_reduce", *several(2, gpus(8, H200, links()), *[400.0] * 8))
+    assert limits.usual is not None
+    assert limits.usual <= 400 < limits.best == pytest.approx(510.8, abs=0.1)
+    assert limits.limit == pytest.approx(750)
 
 
 def test_switches_that_reduce_raise_the_bound_where_they_are_asked_for() -> None:
@@ -127,9 +127,9 @@ def test_switches_that_reduce_raise_the_bound_where_they_are_asked_for() -> None
 
 def test_one_gpu_sends_over_its_own_pcie_alone() -> None:
     """One GPU behind four 400 Gb/s NICs reached 41 to 50 of 55 (nccl-tests#232)."""
-    found = of("all_reduce", *several(2, h100(1), *[400.0] * 4), own=1)
-    assert found.usual == pytest.approx(55.4, abs=0.1)
-    assert "1 GPU over PCIe" in found.basis
+    limits = of("all_reduce", *several(2, h100(1), *[400.0] * 4), own=1)
+    assert limits.usual == pytest.approx(55.4, abs=0.1)
+    assert "1 GPU over PCIe" in limits.basis
 
 
 def test_a_nic_is_capped_by_its_slot() -> None:
@@ -141,9 +141,9 @@ def test_a_nic_is_capped_by_its_slot() -> None:
 
 
 def test_the_weakest_node_sets_the_pace_and_is_named() -> None:
-    found = of("all_gather", machine("a", h100(), *[400.0] * 8), machine("b", h100(), *[400.0] * 4))
-    assert found.usual == 200
-    assert found.basis.startswith("4 x 400 Gb/s a node, b the least")
+    limits = of("all_gather", machine("a", h100(), *[400.0] * 8), machine("b", h100(), *[400.0] * 4))
+    assert limits.usual == 200
+    assert limits.basis.startswith("4 x 400 Gb/s a node, b the least")
 
 
 @settings(max_examples=40, deadline=None)
@@ -182,10 +182,10 @@ def test_one_node_with_a_switch() -> None:
     ],
 )
 def test_where_no_sound_node_is_published_there_is_a_limit_alone(cards: list[Gpu], limit: float, why: str) -> None:
-    found = of("all_reduce", machine("a", cards), own=len(cards))
-    assert found.usual is None
-    assert why in found.unusual
-    assert found.limit == pytest.approx(limit, rel=0.002)
+    limits = of("all_reduce", machine("a", cards), own=len(cards))
+    assert limits.usual is None
+    assert why in limits.unusual
+    assert limits.limit == pytest.approx(limit, rel=0.002)
 
 
 UNREAD = Unread("denied", "not for this user")
@@ -204,15 +204,15 @@ RACK = NvFabric(state="completed", health="healthy", cluster="8f0c2e9a-1", cliqu
     ],
 )
 def test_what_is_not_known_gives_no_bound_and_the_reason(nodes: list[Node], why: str) -> None:
-    found = on(*nodes)
-    assert isinstance(found, str)
-    assert why in found
+    reason = on(*nodes)
+    assert isinstance(reason, str)
+    assert why in reason
 
 
 def test_some_gpus_of_a_node_do_not_tell_which_nics_serve_them() -> None:
-    found = of("all_reduce", *several(2, h100(), *[400.0] * 8), own=2)
-    assert found.usual is None
-    assert "2 of 8 GPUs" in found.unusual
+    limits = of("all_reduce", *several(2, h100(), *[400.0] * 8), own=2)
+    assert limits.usual is None
+    assert "2 of 8 GPUs" in limits.unusual
 
 
 def eth(speed_mbit: int | Unread) -> Interface:
@@ -241,10 +241,10 @@ def test_sockets(speed: int | Unread, bursts: tuple[float, float], usual: float 
     reach = [saw("a", "b", bursts[0]), saw("b", "a", bursts[1])]
     shared = on(*nodes, own=2, backend="gloo", reach=reach)
     assert isinstance(shared, Ground), shared
-    found = bound(shared, "all_reduce")
-    assert found is not None
-    assert found.usual == (None if usual is None else pytest.approx(usual))
-    assert (found.limit is not None) is limit
+    limits = bound(shared, "all_reduce")
+    assert limits is not None
+    assert limits.usual == (None if usual is None else pytest.approx(usual))
+    assert (limits.limit is not None) is limit
 
 
 @settings(max_examples=60, deadline=None)
@@ -263,12 +263,12 @@ def test_the_fit_finds_what_was_planted(
         for collective in curve(op, 2, 16, busbw, latency)
         if collective.time_us
     ]
-    found = fit(rows)
-    assert found is not None
-    assert found.busbw_gb_s == pytest.approx(busbw, rel=2.5 * noise + 0.01)
+    line = fit(rows)
+    assert line is not None
+    assert line.busbw_gb_s == pytest.approx(busbw, rel=2.5 * noise + 0.01)
     if latency > 20 * 2**10 / busbw / 1e3:  # else the smallest message does not show it
-        assert found.latency_us == pytest.approx(latency, rel=2.5 * noise + 0.01)
-    assert found.median_error <= noise + 0.01
+        assert line.latency_us == pytest.approx(latency, rel=2.5 * noise + 0.01)
+    assert line.median_error <= noise + 0.01
 
 
 def test_one_disturbed_row_does_not_move_the_fit() -> None:
@@ -276,11 +276,11 @@ def test_one_disturbed_row_does_not_move_the_fit() -> None:
     size = rows[3]
     assert size.time_us
     rows[3] = row("all_reduce", size.bytes, 20 * size.time_us.p50, 2, 16)
-    found = fit(rows)
-    assert found is not None
-    assert found.busbw_gb_s == pytest.approx(190, rel=0.03)
-    assert found.latency_us == pytest.approx(40, rel=0.03)
-    assert found.worst_error > 0.5
+    line = fit(rows)
+    assert line is not None
+    assert line.busbw_gb_s == pytest.approx(190, rel=0.03)
+    assert line.latency_us == pytest.approx(40, rel=0.03)
+    assert line.worst_error > 0.5
 
 
 def test_a_fit_takes_three_sizes_and_time_that_grows() -> None:

@@ -53,7 +53,7 @@ def _page(*fixes: list[str]) -> list[Verdict]:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "told"),
+    ("line", "other", "differences"),
     [
         ("ip link set dev eth0 mtu 9000", "ip link set eth0 mtu 1500", ["MTU eth0 of n1"]),
         ("ip link set eth0 mtu 9000", "ip link set eth1 mtu 1500", []),
@@ -68,8 +68,8 @@ def _page(*fixes: list[str]) -> list[Verdict]:
         ("#SBATCH --mem=0", "#SBATCH --mem=64G", ["sbatch mem of n1"]),
     ],
 )  # fmt: skip
-def test_what_counts_as_two_things(one: str, other: str, told: list[str]) -> None:
-    assert [*pages.contradictions(_page([one], [other]), [])] == told
+def test_what_counts_as_two_things(line: str, other: str, differences: list[str]) -> None:
+    assert [*pages.contradictions(_page([line], [other]), [])] == differences
 
 
 def test_a_module_that_is_loaded_anew_is_one_thing() -> None:
@@ -104,8 +104,8 @@ def test_what_changes_a_service_of_others_says_so() -> None:
     ],
 )
 def test_whom_a_command_touches(line: str, touches: str) -> None:
-    told = touched.with_touched("Do it.", [line])
-    assert touches in told if touches else told == "Do it."
+    text = touched.with_touched("Do it.", [line])
+    assert touches in text if touches else text == "Do it."
 
 
 def test_what_says_so_itself_is_left_alone() -> None:

@@ -82,9 +82,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
 
 @pytest.mark.parametrize(("code", "all_", "odd", "state", "words"), CASES, ids=[f"{c[0]} {c[4]}" for c in CASES])
 def test_the_odd_one_out(code: str, all_: dict[str, Any], odd: dict[str, Any], state: str, words: str) -> None:
-    found = verdict(code, node("a", **all_), node("b", **all_), node("c", **odd))
-    bad = [finding for finding in found.findings if finding.state is found.state and state != "ok"]
-    assert found.state.value == state
+    judgement = verdict(code, node("a", **all_), node("b", **all_), node("c", **odd))
+    bad = [finding for finding in judgement.findings if finding.state is judgement.state and state != "ok"]
+    assert judgement.state.value == state
     assert [finding.where.node for finding in bad] == ["c"] * len(bad)
     assert words in " / ".join(finding.what for finding in bad)
 
@@ -103,15 +103,15 @@ UNREAD = [
 
 @pytest.mark.parametrize(("code", "facts"), UNREAD)
 def test_what_was_not_read_is_unknown(code: str, facts: dict[str, Any]) -> None:
-    found = verdict(code, node("a"), node("b"), node("c", **facts))
-    assert (found.state.value, found.findings[0].where.node) == ("unknown", "c")
+    judgement = verdict(code, node("a"), node("b"), node("c", **facts))
+    assert (judgement.state.value, judgement.findings[0].where.node) == ("unknown", "c")
 
 
 def test_two_against_two_names_nobody() -> None:
     kernels = ("6.8.0", "6.8.0", "5.4.0", "5.4.0")
-    found = verdict("VER006", *[node(f"n{i}", kernel=kernel) for i, kernel in enumerate(kernels)])
-    assert [finding.where.node for finding in found.findings] == [None]
-    assert "no value has the majority: 6.8.0 on n[0-1]; 5.4.0 on n[2-3]" in found.findings[0].what
+    judgement = verdict("VER006", *[node(f"n{i}", kernel=kernel) for i, kernel in enumerate(kernels)])
+    assert [finding.where.node for finding in judgement.findings] == [None]
+    assert "no value has the majority: 6.8.0 on n[0-1]; 5.4.0 on n[2-3]" in judgement.findings[0].what
 
 
 def test_plugins_of_different_versions_are_named_by_them() -> None:
@@ -119,8 +119,8 @@ def test_plugins_of_different_versions_are_named_by_them() -> None:
         [PluginFile(name="net", path="/x", sha256=sha, product=product)]
         for sha, product in (("a" * 64, "aws-ofi-nccl 1.16.3"), ("b" * 64, "aws-ofi-nccl 1.9.1"))
     ]
-    found = verdict("VER009", *[node(f"n{i}", plugin_files=files) for i, files in enumerate(files)])
-    assert "aws-ofi-nccl 1.9.1 (bbbbbbbbbbbb) on n1" in found.findings[0].what
+    judgement = verdict("VER009", *[node(f"n{i}", plugin_files=files) for i, files in enumerate(files)])
+    assert "aws-ofi-nccl 1.9.1 (bbbbbbbbbbbb) on n1" in judgement.findings[0].what
 
 
 def test_no_plugin_anywhere_is_skipped() -> None:

@@ -33,9 +33,9 @@ def _saved() -> bytes:
 
 def _changed(**changes: object) -> bytes:
     """The saved file, its third node written otherwise."""
-    told = json.loads(_saved())
-    told["nodes"][3] |= changes
-    return json.dumps(told).encode()
+    document = json.loads(_saved())
+    document["nodes"][3] |= changes
+    return json.dumps(document).encode()
 
 
 def test_it_is_read_as_the_same_nodes() -> None:
@@ -46,8 +46,8 @@ def test_it_is_read_as_the_same_nodes() -> None:
 
 def test_a_node_like_another_takes_little_room() -> None:
     """10,000 of them: 20 MB at 2,000 bytes each."""
-    told = json.loads(_saved())
-    rest = [len(json.dumps(entry)) for entry in told["nodes"] if "facts" not in entry]
+    document = json.loads(_saved())
+    rest = [len(json.dumps(entry)) for entry in document["nodes"] if "facts" not in entry]
     assert len(rest) >= NODES - 3
     assert sorted(rest)[len(rest) // 2] < 2_000
 
@@ -69,11 +69,11 @@ def test_pieces_are_what_the_encoder_writes() -> None:
 
 
 def test_of_many_findings_the_worst_are_kept() -> None:
-    verdicts = {one["code"]: one for one in json.loads(_saved())["verdicts"]}
+    verdicts = {entry["code"]: entry for entry in json.loads(_saved())["verdicts"]}
     kept = verdicts["NET005"]
     assert len(kept["findings"]) == compact.MOST_FINDINGS
     assert kept["findings_left_out"] == NODES - compact.MOST_FINDINGS
-    assert sum("findings_left_out" in one for one in verdicts.values()) > 1
+    assert sum("findings_left_out" in entry for entry in verdicts.values()) > 1
 
 
 def test_what_they_have_in_common_is_one_object() -> None:
@@ -106,8 +106,8 @@ def test_what_does_not_fit_is_named(changes: dict[str, Any], words: str) -> None
 
 
 def test_a_field_of_a_newer_version_is_ignored() -> None:
-    told = json.loads(_saved())["nodes"][3]["differs"] | {"/host/of_tomorrow": 1, "/of_tomorrow/deep": 2}
-    assert jsondoc.decode(_changed(differs=told), Policy()) == jsondoc.decode(_saved(), Policy())
+    changed = json.loads(_saved())["nodes"][3]["differs"] | {"/host/of_tomorrow": 1, "/of_tomorrow/deep": 2}
+    assert jsondoc.decode(_changed(differs=changed), Policy()) == jsondoc.decode(_saved(), Policy())
 
 
 def test_a_small_file_cannot_stand_for_a_mountain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +140,8 @@ def test_any_node_comes_back_from_its_differences(which: int, changes: list[dict
 
 
 @given(st.dictionaries(st.text(max_size=20) | st.sampled_from(["/host", "/a/b", "/"]), st.integers(), max_size=3))
-def test_hostile_differences_end_in_one_error(told: dict[str, int]) -> None:
-    raw = {place: msgspec.Raw(str(value).encode()) for place, value in told.items()}
+def test_hostile_differences_end_in_one_error(changed: dict[str, int]) -> None:
+    raw = {place: msgspec.Raw(str(value).encode()) for place, value in changed.items()}
     try:
         assert isinstance(applied(_document().nodes[5].facts, raw), Node)
     except NotAlike:

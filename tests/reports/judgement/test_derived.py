@@ -22,12 +22,12 @@ def _outcome(function: Any, node: Node) -> object:
 
 def _left(node: Node, name: str, names: tuple[str, ...]) -> Any:
     """A field of a node, of which nothing is left but what was named."""
-    whole, inner = getattr(node, name), [one.partition(".")[2] for one in names if one.startswith(f"{name}.")]
+    whole, inner = getattr(node, name), [path.partition(".")[2] for path in names if path.startswith(f"{name}.")]
     if name in names:
         return whole
     if not inner or isinstance(whole, Unread):
         return NOT_RECORDED
-    return replace(whole, **{one: NOT_RECORDED for one in whole.__struct_fields__ if one not in inner})
+    return replace(whole, **{field: NOT_RECORDED for field in whole.__struct_fields__ if field not in inner})
 
 
 @pytest.mark.parametrize("node", [dgx.cluster(3).nodes[1], *stories.load("healthy").cluster.nodes[:1]])
@@ -48,7 +48,11 @@ def test_it_is_worked_out_once_for_the_same_facts_and_anew_for_equal_ones_of_ano
         calls.append(node.name)
         return node.name
 
-    one, other = dgx.cluster(5).nodes[3:]
-    assert [name(one), name(replace(one, name="b")), name(other)] == [one.name, one.name, other.name]
-    assert calls == [one.name, other.name]
+    machine, other = dgx.cluster(5).nodes[3:]
+    assert [name(machine), name(replace(machine, name="b")), name(other)] == [
+        machine.name,
+        machine.name,
+        other.name,
+    ]
+    assert calls == [machine.name, other.name]
     del SOURCES[name]

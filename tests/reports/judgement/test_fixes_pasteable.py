@@ -40,8 +40,8 @@ def test_a_shell_reads_every_command() -> None:
 
 
 def test_no_word_stands_for_another() -> None:
-    found = {line: code for line, code in _commands().items() if PLACEHOLDER.search(line.partition(" #")[0])}
-    assert not {line: code for line, code in found.items() if not line.startswith(_OF_THE_READER)}
+    unfilled = {line: code for line, code in _commands().items() if PLACEHOLDER.search(line.partition(" #")[0])}
+    assert not {line: code for line, code in unfilled.items() if not line.startswith(_OF_THE_READER)}
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def test_the_page_for_the_browser_folds_them_too() -> None:
 
 
 def test_json_and_verbose_keep_all() -> None:
-    found = next(one for one in _document().verdicts if one.code == "NET005")
-    assert len(found.findings) == NODES
+    judgement = next(entry for entry in _document().verdicts if entry.code == "NET005")
+    assert len(judgement.findings) == NODES
     assert f"own name dgx-{NODES - 1:05d} resolves" in terminal.text(_document(), terminal.Style(verbose=True))
 
 
@@ -65,8 +65,8 @@ def test_what_is_broken_on_one_node_is_not_hidden_among_the_others() -> None:
 
 def test_a_command_of_one_node_says_whose_it_is() -> None:
     block = next(block for block in blocks(_document(), [State.WARN]) if block.codes == ["NET005"])
-    told = {remedy.commands[0].split()[0]: "Here for dgx-00000;" in remedy.text for remedy in block.remedies}
-    assert told == {"export": False, "getent": True}
+    says_where = {remedy.commands[0].split()[0]: "Here for dgx-00000;" in remedy.text for remedy in block.remedies}
+    assert says_where == {"export": False, "getent": True}
 
 
 def _blocks(findings: list[Finding]) -> list[FindingBlock]:
@@ -102,8 +102,8 @@ def test_findings_without_anything_in_common_are_counted() -> None:
 
 def test_eight_rails_in_one_subnet_are_one_finding() -> None:
     rails = [nic(f"ib{rail}", f"100.126.0.{rail + 1}/16") for rail in range(8)]
-    found = verdict("NET011", node("a", nic("eth0", "10.1.0.1/24"), *rails))
-    assert [finding.what for finding in found.findings] == ["ib[0-7] (100.126.0.0/16) share a subnet"]
+    judgement = verdict("NET011", node("a", nic("eth0", "10.1.0.1/24"), *rails))
+    assert [finding.what for finding in judgement.findings] == ["ib[0-7] (100.126.0.0/16) share a subnet"]
 
 
 CROWD = 2_000
@@ -190,9 +190,9 @@ def test_no_finding_hides_another_with_another_cause_or_fix(kinds: list[str], cr
     """Whichever part of it differs, each kind and each node is there."""
     findings = [_with(100 + number, part, f"boom after {number} ms") for number in range(crowd)]
     findings += [_with(number, part, kind) for number, kind in enumerate(kinds)]
-    told = [_named_by(block) for block in _blocks(findings)]
+    names = [_named_by(block) for block in _blocks(findings)]
     for number, kind in enumerate(kinds):
-        assert any(kind in one and re.search(rf"\bn{number}\b|n\[", one) for one in told)
+        assert any(kind in text and re.search(rf"\bn{number}\b|n\[", text) for text in names)
 
 
 def _with(number: int, part: str, words: str) -> Finding:

@@ -18,7 +18,7 @@ def _block(*places: FoldedPlaces, state: State = State.FAIL) -> FindingBlock:
 
 
 @pytest.mark.parametrize(
-    ("where", "what", "told"),
+    ("where", "what", "text"),
     [
         ("gpu-b03", "eth0 is down", "gpu-b03: eth0 is down"),
         ("gpu-b03  eno1", "eno1 is in 10.42.8.0/24", "gpu-b03: eno1 is in 10.42.8.0/24"),
@@ -30,20 +30,20 @@ def _block(*places: FoldedPlaces, state: State = State.FAIL) -> FindingBlock:
         ("", "the loss does not fall", "the loss does not fall"),
     ],
 )
-def test_a_place_is_named_once(where: str, what: str, told: str) -> None:
-    assert heading(_block(FoldedPlaces(where, what))).text == told
+def test_a_place_is_named_once(where: str, what: str, text: str) -> None:
+    assert heading(_block(FoldedPlaces(where, what))).text == text
 
 
 def test_the_first_sentence_heads_and_the_others_stand_below() -> None:
-    told = heading(_block(FoldedPlaces("a", "it waited for 600 s. Rank 0 alone knows why")))
-    assert (told.text, [str(places) for places in told.below]) == (
+    head = heading(_block(FoldedPlaces("a", "it waited for 600 s. Rank 0 alone knows why")))
+    assert (head.text, [str(places) for places in head.below]) == (
         "a: it waited for 600 s",
         ["Rank 0 alone knows why"],
     )
 
 
 @pytest.mark.parametrize(
-    ("places", "told", "below"),
+    ("places", "text", "below"),
     [
         ([("a[1-3]", "64 MiB are free"), ("a7", "61 MiB are free")], "a[1-3], a7: 61 to 64 MiB are free", 2),
         ([("a  mlx5_0", "it is down"), ("a  mlx5_1", "it is down")], "a mlx5_[0-1]: it is down", 2),
@@ -53,9 +53,9 @@ def test_the_first_sentence_heads_and_the_others_stand_below() -> None:
         ([("a", "1 2 3 4 is hot"), ("b", "5 6 7 8 is hot")], "a: 1 2 3 4 is hot (and 1 more)", 1),
     ],
 )
-def test_several_statements_share_a_heading(places: list[tuple[str, str]], told: str, below: int) -> None:
-    found = heading(_block(*(FoldedPlaces(*place) for place in places)))
-    assert (found.text, len(found.below)) == (told, below)
+def test_several_statements_share_a_heading(places: list[tuple[str, str]], text: str, below: int) -> None:
+    head = heading(_block(*(FoldedPlaces(*place) for place in places)))
+    assert (head.text, len(head.below)) == (text, below)
 
 
 def test_what_is_not_shown_is_counted() -> None:

@@ -84,11 +84,11 @@ def _document(verdicts: list[Verdict], culprits: list[Culprit], silent: tuple[st
 
 
 def _state(code: str, state: State, node: str | None) -> Verdict:
-    told = {State.WARN: warn, State.FAIL: fail}.get(state)
-    if told is None:
+    make = {State.WARN: warn, State.FAIL: fail}.get(state)
+    if make is None:
         finding = unknown(Where(node=node), "not seen", why="so")
     else:
-        finding = told(
+        finding = make(
             Where(node=node), "bad", why="so", owner="site", evidence=[seen("x", "y")], fix=[you("mend")]
         )
     return Verdict(code=code, title="", state=state, findings=[finding])

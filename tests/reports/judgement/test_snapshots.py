@@ -43,13 +43,13 @@ def document(name: str) -> Document:
 
 
 def test_it_is_judged_as_expected(story: Told, document: Document) -> None:
-    found = {verdict.code: verdict.state.value for verdict in document.verdicts}
-    wrong = {code: found[code] for code, state in story.expect.items() if not _as_told(found[code], state)}
+    states = {verdict.code: verdict.state.value for verdict in document.verdicts}
+    wrong = {code: states[code] for code, state in story.expect.items() if not _as_told(states[code], state)}
     assert not wrong, f"expected {story.expect}"
 
 
-def _as_told(found: str, expected: str) -> bool:
-    return found != expected.removeprefix("not ") if expected.startswith("not ") else found == expected
+def _as_told(state: str, expected: str) -> bool:
+    return state != expected.removeprefix("not ") if expected.startswith("not ") else state == expected
 
 
 def test_nothing_else_is_called_bad(story: Told, document: Document) -> None:

@@ -197,8 +197,8 @@ def _addresses_in(text: str) -> Iterator[str]:
 
 def _check(made: _Made, outputs: Iterable[str]) -> None:
     for output in outputs:
-        told = output.lower()
-        assert not [name for name in made.names if name in told]
+        lowered = output.lower()
+        assert not [name for name in made.names if name in lowered]
         assert made.addresses.isdisjoint(_addresses_in(output))
 
 
@@ -229,7 +229,7 @@ def test_invented_addresses_share_the_networks_that_the_true_ones_share(
     listed: list[ipaddress.IPv4Address | ipaddress.IPv6Address],
 ) -> None:
     hidden = InventedAddresses([" ".join(map(str, listed))])
-    images = [ipaddress.ip_address(hidden.replace(str(one))) for one in listed]
+    images = [ipaddress.ip_address(hidden.replace(str(address))) for address in listed]
     for first, first_image in zip(listed, images, strict=True):
         assert first_image.is_loopback == first.is_loopback
         assert first_image.is_link_local == first.is_link_local
@@ -257,12 +257,12 @@ def test_only_what_is_an_address_is_taken_for_one(text: str, kept: bool) -> None
 def test_a_network_stays_a_network_and_its_addresses_stay_in_it() -> None:
     hidden = InventedAddresses(["10.16.3.7/24 10.16.3.0/24 10.16.4.9 0000:0000:0000:0000:0000:ffff:0a10:0307"])
     network = ipaddress.ip_network(hidden.replace("10.16.3.0/24"))
-    one = ipaddress.ip_address(hidden.replace("10.16.3.7"))
-    assert one in network
+    address = ipaddress.ip_address(hidden.replace("10.16.3.7"))
+    assert address in network
     assert ipaddress.ip_address(hidden.replace("10.16.4.9")) not in network
     gid = hidden.replace("0000:0000:0000:0000:0000:ffff:0a10:0307")
     assert len(gid) == 39
-    assert ipaddress.IPv6Address(gid).ipv4_mapped == one
+    assert ipaddress.IPv6Address(gid).ipv4_mapped == address
 
 
 def test_folded_names_are_folded_again() -> None:
@@ -280,7 +280,7 @@ def test_the_command_hides_and_what_it_saved_is_judged_the_same(ncclcheck: Comma
     # What is offered (a free address, a gateway) goes by the numbers of hosts, which are hidden.
     kept, judged = (
         [
-            (verdict["code"], [one["what"] for one in verdict["findings"]])
+            (verdict["code"], [finding["what"] for finding in verdict["findings"]])
             for verdict in json.loads(text)["verdicts"]
         ]
         for text in ((tmp_path / "b.json").read_text(), again.out)
@@ -319,7 +319,7 @@ def test_a_private_network_becomes_another_private_one(network: str) -> None:
 
 
 def test_what_people_wrote_of_their_job_leaves_as_a_whole() -> None:
-    told = {
+    variables = {
         "SLURM_JOB_COMMENT": "for the wbqkz people: do not kill",
         "SLURM_JOB_NAME": "train vxqh 7B",
         "SLURM_JOB_ACCOUNT": "kdzwf/proj",
@@ -329,7 +329,7 @@ def test_what_people_wrote_of_their_job_leaves_as_a_whole() -> None:
         "FI_PROVIDER": "efa",
         "UCX_NOTE": "mine, fqwzx",
     }
-    node = clusters.node("a", env=told)
+    node = clusters.node("a", env=variables)
     document = finish.make(Cluster(nodes=[node]), Options(command="env"), finish.Story("2026-01-01", 1.0))
     for output in _outputs(anonymised(document)):
         assert not [word for word in ("wbqkz", "vxqh", "kdzwf", "hgbzq", "fqwzx") if word in output]
@@ -354,10 +354,10 @@ def test_of_filters_foreign_processes_and_files_in_the_way_nobody_is_known() -> 
     cluster = Cluster(nodes=nodes, run=Run(started_job=True, ends=ends), measurements=measured)
     document = finish.make(cluster, Options(command="bench"), finish.Story("2026-01-01", 1.0))
     hidden = anonymised(document)
-    told = ("wbqkz", "vxqhk", "kdzwf", "hgbzq", "fqwzx", "cwvkg", "10.31.7.5", "qhxdb", "zkfgw", "gvqxw", "bwqcd",
-            "kqvhb", "dwzxq")  # fmt: skip
+    secrets = ("wbqkz", "vxqhk", "kdzwf", "hgbzq", "fqwzx", "cwvkg", "10.31.7.5", "qhxdb", "zkfgw", "gvqxw",
+               "bwqcd", "kqvhb", "dwzxq")  # fmt: skip
     for output in _outputs(hidden):
-        assert not [word for word in told if word in output]
+        assert not [word for word in secrets if word in output]
     kept = at(hidden.nodes[0].facts, "network.filters")
     assert (kept[1].table, kept[1].chain) == ("filter", "KUBE-FORWARD")
     assert "--project" not in hidden.measurements.resources[0].others[0].command

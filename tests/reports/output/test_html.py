@@ -109,9 +109,9 @@ def test_the_decision_and_every_failure_are_there(name: str) -> None:
     assert text.index(_spaces(closing.decision(document))[:300]) < 1000
     for verdict in document.verdicts:
         if verdict.state in (State.FAIL, State.WARN):
-            assert any(one.startswith(f"{verdict.state.value}-{verdict.code}") for one in page.ids)
+            assert any(anchor.startswith(f"{verdict.state.value}-{verdict.code}") for anchor in page.ids)
             assert all(_spaces(finding.why)[:60] in text for finding in verdict.findings if finding.why)
-    assert not [one for one, times in Counter(page.ids).items() if times > 1 and "-" not in one]
+    assert not [anchor for anchor, times in Counter(page.ids).items() if times > 1 and "-" not in anchor]
 
 
 @pytest.mark.parametrize("name", STORIES)
@@ -220,7 +220,7 @@ def test_what_is_hostile_is_shown_as_it_stands() -> None:
 @settings(deadline=None, max_examples=15)
 @given(words=st.text(max_size=80) | st.sampled_from(NASTY))
 def test_no_word_becomes_more_than_text(words: str) -> None:
-    whole, plain = (render(_hostile(one), [], LIMITS[0]) for one in (words, "word"))
+    whole, plain = (render(_hostile(text), [], LIMITS[0]) for text in (words, "word"))
     _is_only_text(whole, plain)
 
 
@@ -235,11 +235,11 @@ def test_a_thousand_nodes_fit_a_page() -> None:
 
 def test_of_many_nodes_the_map_shows_the_worst_and_every_node_has_a_row() -> None:
     drawn = {figure.key: figure for figure in figures(large(200))}
-    told = drawn["pairs"]
-    assert "a cell is the worst of 4 x 4 nodes" in told.description
-    assert "5 GB/s from gpu-0007" in told.description
-    assert [row[0] for row in told.table.rows[:3]] == ["gpu-0000", "gpu-0001", "gpu-0007"]
-    assert len(told.table.rows) == 200
+    map_of_pairs = drawn["pairs"]
+    assert "a cell is the worst of 4 x 4 nodes" in map_of_pairs.description
+    assert "5 GB/s from gpu-0007" in map_of_pairs.description
+    assert [row[0] for row in map_of_pairs.table.rows[:3]] == ["gpu-0000", "gpu-0001", "gpu-0007"]
+    assert len(map_of_pairs.table.rows) == 200
 
 
 def test_a_disaster_of_any_size_stays_below_the_limit() -> None:
@@ -255,10 +255,10 @@ def test_facts_that_all_nodes_share_are_said_once_and_rare_ones_first() -> None:
     nodes = [entry.facts for entry in large(60).nodes]
     nodes[7] = replace(nodes[7], host=replace(nodes[7].host, system="an old system"))
     lines, left = facts.folded(nodes, 100_000)
-    told = {(line.path, line.value): line.nodes for line in lines}
-    assert told["host.system", "an old system"] == "gpu-0007"
-    assert told["host.system", nodes[0].host.system] == "gpu-[0000-0006,0008-0059]"  # type: ignore[union-attr,index]
-    assert told["stack.python", nodes[0].stack.python] == ""  # type: ignore[union-attr,index]
+    by_value = {(line.path, line.value): line.nodes for line in lines}
+    assert by_value["host.system", "an old system"] == "gpu-0007"
+    assert by_value["host.system", nodes[0].host.system] == "gpu-[0000-0006,0008-0059]"  # type: ignore[union-attr,index]
+    assert by_value["stack.python", nodes[0].stack.python] == ""  # type: ignore[union-attr,index]
     assert any(line.path == "host.memory" and line.value.startswith("60 different values") for line in lines)
     assert left == 0
     assert facts.folded(nodes, 5)[1] == len(lines) - 5

@@ -90,14 +90,14 @@ def test_the_decision_is_seen_without_scrolling(browser: Browser, file: Path, sc
 
 
 def test_ink_and_paper_follow_the_scheme(browser: Browser, file: Path) -> None:
-    told = {}
+    colours = {}
     for scheme in ("light", "dark"):
         opened = Opened(browser, file, color_scheme=scheme)
         colour = "one => getComputedStyle(one).fill"
-        told[scheme] = [opened.page.locator("#pairs svg text").first.evaluate(colour)]
-        told[scheme].append(opened.page.evaluate("getComputedStyle(document.body).backgroundColor"))
+        colours[scheme] = [opened.page.locator("#pairs svg text").first.evaluate(colour)]
+        colours[scheme].append(opened.page.evaluate("getComputedStyle(document.body).backgroundColor"))
         opened.context.close()
-    assert all(light != dark for light, dark in zip(told["light"], told["dark"], strict=True))
+    assert all(light != dark for light, dark in zip(colours["light"], colours["dark"], strict=True))
 
 
 def test_copy_buttons_copy(browser: Browser, file: Path) -> None:
@@ -143,14 +143,14 @@ def test_a_thousand_nodes_open_at_once(browser: Browser, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "text"),
     [
         ("a-rank-that-became-slow", "h3: the job becomes slow"),
         ("a-rank-that-raised", "first: rank"),
         ("a-node-that-vanished", "its record breaks off"),
     ],
 )
-def test_the_time_line_of_a_watched_job(browser: Browser, tmp_path: Path, name: str, told: str) -> None:
+def test_the_time_line_of_a_watched_job(browser: Browser, tmp_path: Path, name: str, text: str) -> None:
     path = tmp_path / "box.html"
     path.write_text(html.text(stories.load(name).document))
     opened = Opened(browser, path, viewport={"width": 1280, "height": 800})
@@ -159,7 +159,7 @@ def test_the_time_line_of_a_watched_job(browser: Browser, tmp_path: Path, name: 
     assert box is not None
     assert 200 < box["width"] <= 1280
     opened.page.locator("#timeline summary").click()
-    assert opened.page.get_by_text(told).first.is_visible()
+    assert opened.page.get_by_text(text).first.is_visible()
     assert not opened.complaints
     assert opened.asked == [path.as_uri()]
     opened.context.close()

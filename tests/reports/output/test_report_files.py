@@ -159,8 +159,8 @@ def test_no_word_breaks_out_of_its_place(words: str) -> None:
     document = _with(_small(), _finding(words, "n" + words))
     _XSD.validate(junit.text(document))
     families = text_string_to_metric_families(prometheus.text(document))
-    found = [sample for family in families for sample in family.samples if sample.name == "ncclcheck_findings"]
-    assert any(one.labels["node"] == ("n" + words).replace("\r", " ") for one in found)
+    samples = [sample for family in families for sample in family.samples if sample.name == "ncclcheck_findings"]
+    assert any(sample.labels["node"] == ("n" + words).replace("\r", " ") for sample in samples)
     tokens = MarkdownIt("commonmark").enable("table").parse(markdown.text(document))
     assert _shape(markdown.text(document)) == _shape(markdown.text(_with(_small(), _finding("word"))))
     mentions = [

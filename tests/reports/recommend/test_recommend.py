@@ -57,7 +57,7 @@ def cards(**changes: Any) -> list[Gpu]:
     return [card(index, **changes) for index in range(4)]
 
 
-def one(name: str = "a", env: dict[str, str] | None = None, **facts: Any) -> Node:
+def host(name: str = "a", env: dict[str, str] | None = None, **facts: Any) -> Node:
     """A healthy node with four H100 and two InfiniBand ports. hcas, gpus: lists; nccl: facts of Nccl."""
     hcas, listed = facts.pop("hcas", [hca(0), hca(1)]), facts.pop("gpus", cards())
     version = facts.pop("version", "2.27.3")
@@ -80,7 +80,7 @@ def one(name: str = "a", env: dict[str, str] | None = None, **facts: Any) -> Nod
 
 
 def two(env: dict[str, str] | None = None, **facts: Any) -> list[Node]:
-    return [one(name, env, **facts) for name in ("a", "b")]
+    return [host(name, env, **facts) for name in ("a", "b")]
 
 
 def site(
@@ -122,20 +122,20 @@ def env(rule: str, name: str, bad: str, good: str | None, action: str = "unset",
     return (
         rule,
         f"{action} {name}",
-        site(one(env={name: bad}, **facts), *codes),
-        site(one(env=other, **facts), *codes),
+        site(host(env={name: bad}, **facts), *codes),
+        site(host(env=other, **facts), *codes),
     )
 
 
 def dual(used: str, other: Port | None = None) -> Node:
     """Both functions of one card, of which one is named."""
     hcas = [hca(0, pci="0000:1a:00.0"), hca(1, other or port(), pci="0000:1a:00.1")]
-    return one(env={"NCCL_IB_HCA": used}, hcas=hcas)
+    return host(env={"NCCL_IB_HCA": used}, hcas=hcas)
 
 
 def ethernet(name: str, *interfaces: Any, hcas: Any = ABSENT, **facts: Any) -> Node:
     """A node with GPUs and these interfaces."""
-    return replace(one(name, hcas=hcas, **facts), network=node(name, LO, *interfaces).network)
+    return replace(host(name, hcas=hcas, **facts), network=node(name, LO, *interfaces).network)
 
 
 def slingshots(*plugins: str) -> list[Node]:
@@ -191,30 +191,30 @@ def families(first: str, second: str) -> list[Node]:
 
 def cables(settings: dict[str, str], other: int = 10_000) -> list[Node]:
     """Two cards in a subnet each."""
-    found = []
+    machines = []
     for i, name in ((17, "a"), (18, "b")):
         first = nic("eth1", f"10.1.1.{i}/24", speed_mbit=10_000)
-        found.append(ethernet(name, first, nic("eth2", f"10.1.2.{i}/24", speed_mbit=other), env=settings))
-    return found
+        machines.append(ethernet(name, first, nic("eth2", f"10.1.2.{i}/24", speed_mbit=other), env=settings))
+    return machines
 
 
 def virtual(names: list[str], settings: dict[str, str], name: str) -> Node:
     functions = tree({f"0000:1{x}:00.0": {"virtual_function": True} for x in "ab"})
     hcas = [hca(i, name=n) for i, n in enumerate(names)]
-    return one(name, settings, hcas=hcas, fabric=fabric(functions))
+    return host(name, settings, hcas=hcas, fabric=fabric(functions))
 
 
 def roces(settings: dict[str, str] | None = None, version: str = "2.27.3", **second: Any) -> list[Node]:
     """Two nodes with a RoCE port each; changes to the port of the second one."""
     given = {"address": "10.1.0.18", "netdev": "eth0", **second}
     return [
-        one("a", settings, hcas=[hca(0, roce("10.1.0.17"))], version=version),
-        one("b", settings, hcas=[hca(0, roce(**given))], version=version, address=f"{given['address']}/24"),
+        host("a", settings, hcas=[hca(0, roce("10.1.0.17"))], version=version),
+        host("b", settings, hcas=[hca(0, roce(**given))], version=version, address=f"{given['address']}/24"),
     ]
 
 
 def partitions(*keys: int) -> list[Node]:
-    return [one(n, hcas=[hca(0, port(pkeys=[*keys]))]) for n in ("a", "b")]
+    return [host(n, hcas=[hca(0, port(pkeys=[*keys]))]) for n in ("a", "b")]
 
 
 def below_one_root() -> Any:
@@ -237,7 +237,7 @@ def efa(
 ) -> Node:
     """A machine of Amazon's with EFA, and its plugin of this version."""
     files = [PluginFile(name="x", path=path, product=f"aws-ofi-nccl {version}") for path in plugins]
-    return one(
+    return host(
         name,
         settings,
         hcas=[hca(0, name="rdmap0", driver="efa", model="efa0")],
@@ -261,7 +261,7 @@ GOOD_CONF = [ConfFile(path="/etc/nccl.conf", lines=[ConfLine(line=3, name="NCCL_
 SLINGSHOT = [ethernet("a", nic("eth0", "10.1.0.17/24"), nic("hsn0", "10.2.0.17/24"))]
 LOST = [NamedFile(name="NCCL_TOPO_FILE", path="/t.xml", output=False, fits=False)]
 LARGE, SMALL = (64 << 20, 1.0), (1 << 20, 4.0)
-NODES_OF_8 = [one(n, fabric=fabric(product="Microsoft Corporation Virtual Machine")) for n in "abcdefgh"]
+NODES_OF_8 = [host(n, fabric=fabric(product="Microsoft Corporation Virtual Machine")) for n in "abcdefgh"]
 GB300 = cards(model="NVIDIA GB300")
 AZURE = fabric(product="Microsoft Corporation Virtual Machine")
 
@@ -283,8 +283,8 @@ CASES: list[tuple[str, str, Site, Site]] = [
      site(two(hcas=[hca(0), hca(1, port(rate_gbit=100.0))]))),
     ("S6", "unset NCCL_IB_HCA", site(two({"NCCL_IB_HCA": "=ibp1"}), "RDM009"),
      site(two({"NCCL_IB_HCA": "=ibp1"}))),
-    ("S7", "set NCCL_IB_HCA==mlx5_1", site(one(env={"NCCL_IB_HCA": "mlx5_1"}, hcas=[hca(1), hca(10)])),
-     site(one(env={"NCCL_IB_HCA": "mlx5_1"}, hcas=[hca(1), hca(2)]))),
+    ("S7", "set NCCL_IB_HCA==mlx5_1", site(host(env={"NCCL_IB_HCA": "mlx5_1"}, hcas=[hca(1), hca(10)])),
+     site(host(env={"NCCL_IB_HCA": "mlx5_1"}, hcas=[hca(1), hca(2)]))),
     ("S9", "unset NCCL_IB_HCA",
      site([virtual([x, y], {"NCCL_IB_HCA": "=mlx5_0"}, n) for n, x, y in (("a", "mlx5_0", "mlx5_1"), ("b",
      "mlx5_4", "mlx5_5"))]),
@@ -311,49 +311,50 @@ CASES: list[tuple[str, str, Site, Site]] = [
     ("R18", "try NCCL_IB_SL=1", site(two({"NCCL_IB_ADAPTIVE_ROUTING": "1"})),
      site(two({"NCCL_IB_ADAPTIVE_ROUTING": "1", "NCCL_IB_SL": "3"}))),
     ("R18", "try NCCL_IB_SL=1", site(two({"NCCL_IB_ADAPTIVE_ROUTING": "1"})),
-     site(one(env={"NCCL_IB_ADAPTIVE_ROUTING": "1"}))),
+     site(host(env={"NCCL_IB_ADAPTIVE_ROUTING": "1"}))),
     env("R23", "NCCL_NET_GDR_C2C", "1", "0"),
     ("R24", "try NCCL_NET_GDR_LEVEL=PHB", site(two(fabric=below_one_root()), log=["NET/IB"]),
      site(two(fabric=below_one_root()), log=["NET/IB/GDRDMA"])),
     env("R26", "NCCL_IB_PCI_RELAXED_ORDERING", "1", "2"),
-    ("R29", "unset NCCL_IB_DISABLE", site(two({"NCCL_IB_DISABLE": "1"})), site(one(env={"NCCL_IB_DISABLE": "1"}))),
+    ("R29", "unset NCCL_IB_DISABLE", site(two({"NCCL_IB_DISABLE": "1"})),
+     site(host(env={"NCCL_IB_DISABLE": "1"}))),
     ("R30", "try NCCL_COLLNET_ENABLE=1", site(two(nccl={"plugins": [SHARP]})), site(two())),
     ("T1", "try NCCL_SOCKET_NTHREADS=4", site(over_tcp(100_000)), site(over_tcp(100_000, driver="ena"))),
-    ("T2", "unset NCCL_SOCKET_NTHREADS", site(one(env={"NCCL_SOCKET_NTHREADS": "4"}), network="IB"),
-     site(one(env={"NCCL_SOCKET_NTHREADS": "4"}), network="Socket")),
+    ("T2", "unset NCCL_SOCKET_NTHREADS", site(host(env={"NCCL_SOCKET_NTHREADS": "4"}), network="IB"),
+     site(host(env={"NCCL_SOCKET_NTHREADS": "4"}), network="Socket")),
     ("T4", "try NCCL_SOCKET_NTHREADS", site(plain({"NCCL_SOCKET_NTHREADS": "4"}), rows=busbw(SMALL, LARGE)),
      site(plain({"NCCL_SOCKET_NTHREADS": "4"}), rows=busbw((1 << 20, 1.0), (64 << 20, 4.0)))),
     ("T6", "try NCCL_SOCKET_IFNAME==eth1,eth2", site(cables({"NCCL_SOCKET_IFNAME": "=eth1"})),
      site(cables({"NCCL_SOCKET_IFNAME": "=eth1"}, 1_000))),
-    ("T8", "unset NCCL_ALGO", site([one("a", {"NCCL_ALGO": "allreduce:tree"}), one("b")]),
+    ("T8", "unset NCCL_ALGO", site([host("a", {"NCCL_ALGO": "allreduce:tree"}), host("b")]),
      site(two({"NCCL_ALGO": "allreduce:tree"}))),
-    ("P21", "unset NCCL_IB_TC", site(one(env={"NCCL_IB_TC": "106"}, hcas=ABSENT)),
-     site(one(env={"NCCL_IB_TC": "106"}))),
+    ("P21", "unset NCCL_IB_TC", site(host(env={"NCCL_IB_TC": "106"}, hcas=ABSENT)),
+     site(host(env={"NCCL_IB_TC": "106"}))),
     env("I1", "NCCL_P2P_DISABLE", "1", "0"),
-    ("I2", "try NCCL_P2P_DISABLE", site(one(env={"NCCL_P2P_DISABLE": "1"}, gpus=cards(**PCIE))),
-     site(one(env={"NCCL_P2P_DISABLE": "1"}, gpus=cards(**PCIE)), "BEN001")),
-    ("I3", "set NCCL_P2P_DISABLE=1", site(one(gpus=cards(**RTX)), "BEN001"), site(one(gpus=cards(**RTX)))),
-    ("I4", "try NCCL_P2P_LEVEL=SYS", site(one(gpus=cards(**PCIE)), log=[SHM]),
-     site(one(gpus=cards(**PCIE)), log=[DIRECT])),
-    ("I5", "try NCCL_SHM_USE_CUDA_MEMCPY=1", site(one(gpus=cards(**PCIE)), log=[SHM]),
-     site(one(gpus=cards(**PCIE), version="2.30.7"), log=[SHM])),
+    ("I2", "try NCCL_P2P_DISABLE", site(host(env={"NCCL_P2P_DISABLE": "1"}, gpus=cards(**PCIE))),
+     site(host(env={"NCCL_P2P_DISABLE": "1"}, gpus=cards(**PCIE)), "BEN001")),
+    ("I3", "set NCCL_P2P_DISABLE=1", site(host(gpus=cards(**RTX)), "BEN001"), site(host(gpus=cards(**RTX)))),
+    ("I4", "try NCCL_P2P_LEVEL=SYS", site(host(gpus=cards(**PCIE)), log=[SHM]),
+     site(host(gpus=cards(**PCIE)), log=[DIRECT])),
+    ("I5", "try NCCL_SHM_USE_CUDA_MEMCPY=1", site(host(gpus=cards(**PCIE)), log=[SHM]),
+     site(host(gpus=cards(**PCIE), version="2.30.7"), log=[SHM])),
     ("I6", "try NCCL_ALGO=allreduce:tree", site(two(gpus=cards(**PRO))), site(two(gpus=cards(**PCIE)))),
     env("I7", "NCCL_SHM_DISABLE", "1", "0"),
     env("I9", "NCCL_CUMEM_HOST_ENABLE", "0", "1"),
-    ("I9", "set NCCL_CUMEM_HOST_ENABLE=0", site(one(version="2.26.2"), "CON004"), site(one(), "CON004")),
+    ("I9", "set NCCL_CUMEM_HOST_ENABLE=0", site(host(version="2.26.2"), "CON004"), site(host(), "CON004")),
     env("I10", "NCCL_CUMEM_ENABLE", "0", "1", "try"),
-    ("I10", "unset NCCL_CUMEM_ENABLE", site(one(env={"NCCL_CUMEM_ENABLE": "0", "NCCL_MNNVL_ENABLE": "1"})),
-     site(one(env={"NCCL_CUMEM_ENABLE": "1", "NCCL_MNNVL_ENABLE": "1"}))),
+    ("I10", "unset NCCL_CUMEM_ENABLE", site(host(env={"NCCL_CUMEM_ENABLE": "0", "NCCL_MNNVL_ENABLE": "1"})),
+     site(host(env={"NCCL_CUMEM_ENABLE": "1", "NCCL_MNNVL_ENABLE": "1"}))),
     env("I11", "NCCL_NVLS_ENABLE", "1", "2", "try"),
-    ("I12", "try NCCL_NVLS_ENABLE=0", site(one(), "GPU020"), site(one(gpus=cards(**PCIE)), "GPU020")),
+    ("I12", "try NCCL_NVLS_ENABLE=0", site(host(), "GPU020"), site(host(gpus=cards(**PCIE)), "GPU020")),
     env("I17", "NCCL_MNNVL_ENABLE", "0", "1", "try", gpus=cards(**RACK)),
-    ("I19", "unset NCCL_TOPO_FILE", site(one(env={"NCCL_TOPO_FILE": "/t.xml"}, nccl={"named_files": LOST})),
-     site(one(env={"NCCL_TOPO_FILE": "/t.xml"}, nccl={"named_files": []}))),
+    ("I19", "unset NCCL_TOPO_FILE", site(host(env={"NCCL_TOPO_FILE": "/t.xml"}, nccl={"named_files": LOST})),
+     site(host(env={"NCCL_TOPO_FILE": "/t.xml"}, nccl={"named_files": []}))),
     ("I20", "try NCCL_IGNORE_CPU_AFFINITY=1", bound("0-47", "0-1"), bound("0-95", "0")),
     # The memory of one node comes before the cores of another.
     ("I20", "try NCCL_IGNORE_CPU_AFFINITY=1", bound("0-95", "0", "0-47", "0-1"), bound("0-95", "0")),
-    ("I26", "set NCCL_NET_OVERHEAD=1000", site(one(version="2.19.3"), "NCC036"), site(one(), "NCC036")),
-    ("L1", "set NCCL_DEBUG=WARN", site(one(env={"NCCL_DEBUG": "INFO"})), site(one(env={"NCCL_DEBUG": "WARN"}))),
+    ("I26", "set NCCL_NET_OVERHEAD=1000", site(host(version="2.19.3"), "NCC036"), site(host(), "NCC036")),
+    ("L1", "set NCCL_DEBUG=WARN", site(host(env={"NCCL_DEBUG": "INFO"})), site(host(env={"NCCL_DEBUG": "WARN"}))),
     env("L2", "NCCL_ALGO", "Tree", "Ring"),
     env("L2", "NCCL_ALGO", "Ring", "^NVLS", "try"),
     env("L2", "NCCL_ALGO", "Tree,Ring", "allreduce:tree", "try"),
@@ -366,7 +367,7 @@ CASES: list[tuple[str, str, Site, Site]] = [
     env("L8", "NCCL_LL128_BUFFSIZE", "122880", None),
     env("L9", "NCCL_TIMEOUT", "3600", None),
     env("L10", "NCCL_IB_TC", "106 ; lossless", "106"),
-    ("L11", "unset NCCL_IB_TC", site(one(nccl={"conf_files": CONF})), site(one(nccl={"conf_files": GOOD_CONF}))),
+    ("L11", "unset NCCL_IB_TC", site(host(nccl={"conf_files": CONF})), site(host(nccl={"conf_files": GOOD_CONF}))),
     env("L13", "NCCL_BLOCKING_WAIT", "0", None),
     env("L14", "TORCH_NCCL_BLOCKING_WAIT", "1", "0"),
     env("L15", "CUDA_LAUNCH_BLOCKING", "1", "0"),
@@ -374,7 +375,7 @@ CASES: list[tuple[str, str, Site, Site]] = [
     env("L15", "NCCL_LAUNCH_MODE", "GROUP", "PARALLEL"),
     env("L16", "CUDA_DEVICE_MAX_CONNECTIONS", "1", "8", "try"),
     ("L17", "unset FI_EFA_FORK_SAFE", site(efa({"FI_EFA_FORK_SAFE": "1"})),
-     site(one(env={"FI_EFA_FORK_SAFE": "1"}))),
+     site(host(env={"FI_EFA_FORK_SAFE": "1"}))),
     ("L17", "unset FI_EFA_USE_HUGE_PAGE", site(efa({"FI_EFA_USE_HUGE_PAGE": "1"})),
      site(efa({"FI_EFA_USE_HUGE_PAGE": "0"}))),
     ("L18", "unset NCCL_NVLS_CHUNKSIZE", site(efa({"NCCL_NVLS_CHUNKSIZE": "524288"}, OFI)),
@@ -390,9 +391,9 @@ CASES: list[tuple[str, str, Site, Site]] = [
      site(efa(None, OFI, version="1.16.3", machine="p5en.48xlarge", nccl="2.27.7"))),
     ("L18", "try NCCL_NETDEVS_POLICY=max:1", site(efa(None, OFI, version="1.16.3", machine="p5en.48xlarge")),
      site(efa(None, OFI, version="1.16.3"))),
-    ("L19", "try NCCL_NVLS_ENABLE", site(one(env={"NCCL_FASTRAK_X": "1", "NCCL_NVLS_ENABLE": "0"})),
-     site(one(env={"NCCL_NVLS_ENABLE": "0"}))),
-    ("L20", "unset NCCL_IB_TC", site(efa({"NCCL_IB_TC": "106"})), site(one(env={"NCCL_IB_TC": "106"}))),
+    ("L19", "try NCCL_NVLS_ENABLE", site(host(env={"NCCL_FASTRAK_X": "1", "NCCL_NVLS_ENABLE": "0"})),
+     site(host(env={"NCCL_NVLS_ENABLE": "0"}))),
+    ("L20", "unset NCCL_IB_TC", site(efa({"NCCL_IB_TC": "106"})), site(host(env={"NCCL_IB_TC": "106"}))),
     env("L21", "NCCL_P2P_NET_CHUNKSIZE", "2097152", "131072", "try"),
     env("L22", "NCCL_CROSS_NIC", "1", "0", "try"),
     env("L23", "NCCL_RUNTIME_CONNECT", "0", "1"),
@@ -401,30 +402,30 @@ CASES: list[tuple[str, str, Site, Site]] = [
     env("L25", "NCCL_RAS_ENABLE", "0", "1"),
     ("P6", "try NCCL_NET=AWS Libfabric", site([efa(None, OFI), efa(None, OFI, name="b")]),
      site([efa({"NCCL_NET": "AWS Libfabric"}, OFI), efa({"NCCL_NET": "AWS Libfabric"}, OFI, name="b")])),
-    ("P9", "try NCCL_CONF_FILE=/usr/local/gib/scripts/nccl.conf", site(one(nccl={"plugins": [GIB_PLUGIN]})),
-     site(one())),
-    ("P11", "try NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml", site(one(fabric=AZURE), "FAB009"),
-     site(one(fabric=AZURE))),
+    ("P9", "try NCCL_CONF_FILE=/usr/local/gib/scripts/nccl.conf", site(host(nccl={"plugins": [GIB_PLUGIN]})),
+     site(host())),
+    ("P11", "try NCCL_TOPO_FILE=/opt/microsoft/ndv5/topo.xml", site(host(fabric=AZURE), "FAB009"),
+     site(host(fabric=AZURE))),
     ("P11", "try NCCL_GRAPH_FILE=/opt/microsoft/ncv4/graph.xml",
-     site(one(fabric=AZURE, gpus=cards(model="NVIDIA A100 80GB PCIe")), "FAB009"),
-     site(one(fabric=AZURE, gpus=cards(model="NVIDIA A100-SXM4-80GB")), "FAB009")),
+     site(host(fabric=AZURE, gpus=cards(model="NVIDIA A100 80GB PCIe")), "FAB009"),
+     site(host(fabric=AZURE, gpus=cards(model="NVIDIA A100-SXM4-80GB")), "FAB009")),
     ("P12", "try NCCL_PXN_DISABLE=1", site(NODES_OF_8), site(NODES_OF_8[:2])),
     ("P14", "try NCCL_IB_TC=41", site([replace(n, fabric=fabric(asset_tag="OracleCloud.com"))
      for n in roces()]), site(roces())),
     ("P16", "try NCCL_IB_QPS_PER_CONNECTION=4", site(cloud("OracleCloud.com", gpus=cards(model="NVIDIA A100"))),
      site(cloud("OracleCloud.com"))),
-    ("P18", "try NCCL_SOCKET_IFNAME=hsn", site(SLINGSHOT), site(one())),
+    ("P18", "try NCCL_SOCKET_IFNAME=hsn", site(SLINGSHOT), site(host())),
     ("P18", "try FI_MR_CACHE_MONITOR=userfaultfd", site(slingshots(OFI)), site(slingshots())),
-    ("X1", "set TORCH_FR_BUFFER_SIZE=2000", site(one(), "RUN003"), site(one(torch="2.13.0"), "RUN003")),
-    ("X1", "try TORCH_FR_BUFFER_SIZE=2000", site([one(f"n{number}") for number in range(16)]),
-     site([one(f"n{number}") for number in range(15)])),
-    ("L1", "try NCCL_DEBUG=WARN", site([one(f"n{number}") for number in range(16)]),
-     site([one(f"n{number}") for number in range(15)])),
-    ("X2", "try TORCH_NCCL_ENABLE_TIMING=1", site(one(), "BEN003"), site(one())),
+    ("X1", "set TORCH_FR_BUFFER_SIZE=2000", site(host(), "RUN003"), site(host(torch="2.13.0"), "RUN003")),
+    ("X1", "try TORCH_FR_BUFFER_SIZE=2000", site([host(f"n{number}") for number in range(16)]),
+     site([host(f"n{number}") for number in range(15)])),
+    ("L1", "try NCCL_DEBUG=WARN", site([host(f"n{number}") for number in range(16)]),
+     site([host(f"n{number}") for number in range(15)])),
+    ("X2", "try TORCH_NCCL_ENABLE_TIMING=1", site(host(), "BEN003"), site(host())),
 ]  # fmt: skip
 
 
-def told(of: Site) -> set[tuple[str, str]]:
+def advised(of: Site) -> set[tuple[str, str]]:
     """Every rule that spoke, with what it says."""
     return {
         (
@@ -439,8 +440,8 @@ def told(of: Site) -> set[tuple[str, str]]:
 def test_a_rule_speaks_where_it_is_called_for_and_only_there(
     rule: str, says: str, calls: Site, quiet: Site
 ) -> None:
-    assert (rule, says) in told(calls)
-    assert (rule, says) not in told(quiet)
+    assert (rule, says) in advised(calls)
+    assert (rule, says) not in advised(quiet)
 
 
 def test_every_rule_has_a_case() -> None:
@@ -465,7 +466,7 @@ def test_a_rule_cites_its_source_and_weighs_its_gain(rule: SettingRule) -> None:
 
 
 def test_a_sound_cluster_needs_nothing() -> None:
-    assert told(site(two())) == set()
+    assert advised(site(two())) == set()
 
 
 @pytest.mark.parametrize(
@@ -479,7 +480,9 @@ def test_a_sound_cluster_needs_nothing() -> None:
 def test_without_nccl_on_real_machines_only_what_is_set_is_spoken_of(job: Job, allowed: set[str]) -> None:
     for _, _, calls, _ in CASES:
         again = Site(replace(calls.cluster, job=job), raised("RUN003", "BEN003", "NET002", "FAB007"))
-        assert {says if says.startswith(("set", "try")) else says.split()[0] for _, says in told(again)} <= allowed
+        assert {
+            says if says.startswith(("set", "try")) else says.split()[0] for _, says in advised(again)
+        } <= allowed
 
 
 def test_gloo_on_real_machines_is_told_the_interface_where_nodes_do_not_meet() -> None:
@@ -487,12 +490,12 @@ def test_gloo_on_real_machines_is_told_the_interface_where_nodes_do_not_meet() -
         replace(n, host=replace(n.host, own_name=Resolution(name="x", addresses=["127.0.1.1"]))) for n in plain()
     ]
     gloo = Job(nodes_asked=2, backend="gloo")
-    assert told(site(bad, "NET005", job=gloo)) == {("S1", "set GLOO_SOCKET_IFNAME=eth0")}
+    assert advised(site(bad, "NET005", job=gloo)) == {("S1", "set GLOO_SOCKET_IFNAME=eth0")}
 
 
 def test_a_wrong_interface_stays_set_to_another_where_nccl_alone_takes_a_bridge() -> None:
     of_bridges = site(bridges({"NCCL_SOCKET_IFNAME": "ens3"}), "NCC007")
-    assert ("S1", "set NCCL_SOCKET_IFNAME==eth1") in told(of_bridges)
+    assert ("S1", "set NCCL_SOCKET_IFNAME==eth1") in advised(of_bridges)
 
 
 @pytest.mark.parametrize(
@@ -509,7 +512,7 @@ def test_a_wrong_interface_stays_set_to_another_where_nccl_alone_takes_a_bridge(
 def test_what_is_in_force_or_the_default_changes_nothing(
     now: dict[str, str], value: str | None, nothing: bool
 ) -> None:
-    assert _changes_nothing(site(one(env=now)), Proposal("NCCL_IB_TIMEOUT", value, "why", [])) == nothing
+    assert _changes_nothing(site(host(env=now)), Proposal("NCCL_IB_TIMEOUT", value, "why", [])) == nothing
 
 
 def test_a_slower_network_is_no_way_out_for_one_odd_node() -> None:
@@ -518,7 +521,7 @@ def test_a_slower_network_is_no_way_out_for_one_odd_node() -> None:
         ethernet(n, nic("eth0", text, speed_mbit=100_000), nic("mgmt0", f"172.30.0.{i}/24", speed_mbit=1_000))
         for i, (n, text) in enumerate(addresses.items())
     ]
-    assert not any("SOCKET_IFNAME" in says for _, says in told(site(nodes, "NET003")))
+    assert not any("SOCKET_IFNAME" in says for _, says in advised(site(nodes, "NET003")))
 
 
 def test_where_nodes_meet_already_no_other_network_is_recommended_that_is_not_faster() -> None:
@@ -530,7 +533,7 @@ def test_where_nodes_meet_already_no_other_network_is_recommended_that_is_not_fa
         replace(n, host=replace(n.host, own_name=Resolution(name="x", addresses=[f"10.1.0.{i}"])))
         for i, n in enumerate(bad, 1)
     ]
-    assert told(site(meet, "NET003", job=gloo)) == set()
+    assert advised(site(meet, "NET003", job=gloo)) == set()
 
 
 def test_one_advice_a_variable_and_what_is_proved_goes_first() -> None:
@@ -545,22 +548,22 @@ def test_one_advice_a_variable_and_what_is_proved_goes_first() -> None:
 def test_a_platforms_own_settings_stay() -> None:
     settings = {"NCCL_PROTO": "Simple", "NCCL_NTHREADS": "256"}
     of_google = {**settings, "NCCL_FASTRAK_CTRL_DEV": "eth0"}
-    assert {says for _, says in told(site(one(env=settings)))} == {"try NCCL_PROTO", "unset NCCL_NTHREADS"}
-    assert {says for _, says in told(site(one(env=of_google)))} == {"unset NCCL_NTHREADS"}
+    assert {says for _, says in advised(site(host(env=settings)))} == {"try NCCL_PROTO", "unset NCCL_NTHREADS"}
+    assert {says for _, says in advised(site(host(env=of_google)))} == {"unset NCCL_NTHREADS"}
 
 
 def test_what_was_is_kept_for_the_way_back() -> None:
     conf = [ConfFile(path="/etc/nccl.conf", lines=[ConfLine(line=7, name="NCCL_NTHREADS", value="256")])]
-    found = {
+    by_name = {
         recommendation.variable: recommendation
         for recommendation in recommend(
             site(two({"NCCL_PROTO": "a b"}, hcas=MIXED, nccl={"conf_files": conf})).cluster, []
         )
     }
-    assert found["NCCL_PROTO"].undo == "export NCCL_PROTO='a b'"
-    assert found["NCCL_NTHREADS"].undo == "# NCCL_NTHREADS=256 (/etc/nccl.conf:7) on all 2 nodes"
-    assert found["NCCL_NTHREADS"].set_in == ["/etc/nccl.conf:7"]
-    assert found["NCCL_IB_HCA"].undo == "unset NCCL_IB_HCA"
+    assert by_name["NCCL_PROTO"].undo == "export NCCL_PROTO='a b'"
+    assert by_name["NCCL_NTHREADS"].undo == "# NCCL_NTHREADS=256 (/etc/nccl.conf:7) on all 2 nodes"
+    assert by_name["NCCL_NTHREADS"].set_in == ["/etc/nccl.conf:7"]
+    assert by_name["NCCL_IB_HCA"].undo == "unset NCCL_IB_HCA"
 
 
 @pytest.mark.parametrize("name", stories.NAMES)

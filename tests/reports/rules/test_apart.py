@@ -27,8 +27,8 @@ def _told(of_all: dict[str, Any], of_b: dict[str, Any], late: bool = False) -> l
     ]  # fmt: skip
     measured = Measurements(resources=used, lateness=lateness)
     nodes = [node(name) for name in "abc"]
-    found = verdict("BEN021", *nodes, command="bench", job=Job(nodes_asked=3), measurements=measured)
-    return [finding for finding in found.findings if finding.state.value != "ok"]
+    judgement = verdict("BEN021", *nodes, command="bench", job=Job(nodes_asked=3), measurements=measured)
+    return [finding for finding in judgement.findings if finding.state.value != "ok"]
 
 
 @pytest.mark.parametrize(

@@ -152,8 +152,8 @@ def test_a_demand_holds_where_no_expectation_is_known() -> None:
 )  # fmt: skip
 def test_what_nothing_can_reach_is_refused(nodes: list[Node], own: int, gb_s: float, words: str) -> None:
     cluster = job(*nodes, own=own, policy=Policy(min_busbw={"all_reduce": gb_s}))
-    found = list(expect.impossible(cluster, own * len(nodes), len(nodes)))
-    assert [words in problem for problem in found] == ([True] if words else [])
+    problems = list(expect.impossible(cluster, own * len(nodes), len(nodes)))
+    assert [words in problem for problem in problems] == ([True] if words else [])
 
 
 @pytest.mark.parametrize(
@@ -187,9 +187,9 @@ def test_a_simulated_run_says_that_it_expects_nothing(ncclcheck: Command) -> Non
     assert "one machine's memory" in expectation.reason
     assert [fit.op for fit in expectation.fits] == ["all_reduce"]
     again = ncclcheck("bench", "--from", "saved.json", "-v")
-    told = " ".join(again.out.split())
-    assert "expected busbw: none, for one machine's memory" in told
-    assert "BEN002 bandwidth meets the expectation (no expectation: one machine's memory" in told
+    text = " ".join(again.out.split())
+    assert "expected busbw: none, for one machine's memory" in text
+    assert "BEN002 bandwidth meets the expectation (no expectation: one machine's memory" in text
     failed = ncclcheck("bench", "--from", "saved.json", "--min-busbw", "all_reduce=90000")
     assert failed.code == 1
     assert "of the 90000 demanded" in " ".join(failed.out.split())

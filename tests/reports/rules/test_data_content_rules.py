@@ -153,9 +153,9 @@ def test_a_first_read_that_computes_is_not_called_a_deadlock() -> None:
 
 
 def test_what_was_not_looked_at_says_why() -> None:
-    found = verdicts(None)
-    assert {v.state.value for code, v in found.items() if code != "DAT001"} == {"skipped"}
-    assert found["DAT004"].reason == "the time budget was used up"
+    judged = verdicts(None)
+    assert {v.state.value for code, v in judged.items() if code != "DAT001"} == {"skipped"}
+    assert judged["DAT004"].reason == "the time budget was used up"
     assert verdicts(Content(stuck=HUNG))["DAT006"].reason == "no sample could be read"
 
 
@@ -187,12 +187,12 @@ def test_a_batch_that_is_filled_again_counts_where_workers_make_the_next(workers
     made = MadeFacts(options={"num_workers": workers}, code=code)
     report = DataReport(node="a", factory="a:b", made=made, content=seen(), structure=structure)
     cluster = Cluster(command="data", nodes=[Node(name="a")], measurements=Measurements(data=[report]))
-    found = {
+    judged = {
         verdict.code: verdict
         for verdict in judge(cluster, [rule for rule in all_rules() if rule.code == "DAT007"])
     }
-    assert found["DAT007"].state.value == state
-    assert found["DAT007"].findings[0].remedies[0].commands == ["return copy.deepcopy(OUT)"]
+    assert judged["DAT007"].state.value == state
+    assert judged["DAT007"].findings[0].remedies[0].commands == ["return copy.deepcopy(OUT)"]
 
 
 def test_a_thread_is_started_anew_by_the_object_that_runs_it() -> None:
@@ -203,11 +203,11 @@ def test_a_thread_is_started_anew_by_the_object_that_runs_it() -> None:
 
 def test_a_thread_that_workers_lack_stands_before_the_read_that_hangs() -> None:
     hung = UnreadableSample(index=9, kind="hung", error="gave no answer in 4 s")
-    found = verdicts(seen(stuck=HUNG, unreadable=[hung]), MadeFacts(threads=["Thread-1 (_serve)"]))
-    bad = [verdict.code for verdict in causes_first([*found.values()]) if verdict.state.value == "fail"]
+    judged = verdicts(seen(stuck=HUNG, unreadable=[hung]), MadeFacts(threads=["Thread-1 (_serve)"]))
+    bad = [verdict.code for verdict in causes_first([*judged.values()]) if verdict.state.value == "fail"]
     assert bad[0] == "DAT028"
 
 
 def test_a_handle_that_workers_share_stands_before_the_samples_that_are_wrong() -> None:
-    found = causes_first([*verdicts(seen(inherited=[OFFSET], stress=WRONG)).values()])
-    assert [verdict.code for verdict in found if verdict.state.value == "fail"] == ["DAT005", "DAT004"]
+    ordered = causes_first([*verdicts(seen(inherited=[OFFSET], stress=WRONG)).values()])
+    assert [verdict.code for verdict in ordered if verdict.state.value == "fail"] == ["DAT005", "DAT004"]

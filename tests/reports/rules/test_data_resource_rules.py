@@ -100,8 +100,8 @@ def test_rules(code: str, changes: dict[str, Any], state: State) -> None:
 
 @pytest.mark.parametrize("code", CODES)
 def test_nothing_was_looked_at(code: str) -> None:
-    found = verdict(code, None)
-    assert (found.state, found.reason) == (State.SKIPPED, "no dataset was examined")
+    judgement = verdict(code, None)
+    assert (judgement.state, judgement.reason) == (State.SKIPPED, "no dataset was examined")
 
 
 def test_thresholds_are_the_users() -> None:

@@ -144,9 +144,9 @@ def test_structure(facts: dict[str, Any], state: str) -> None:
 def test_a_refusal_within_the_factory() -> None:
     error = "ValueError: prefetch_factor option could only be specified in multiprocessing."
     report = DataReport(node="a", factory="f", made=Made(failure=FactoryFailure(error=error)))
-    found = verdict("DAT015", report)
-    assert found.state.value == "fail"
-    assert found.findings[0].remedies[0].commands == ["prefetch_factor=2 if num_workers > 0 else None"]
+    judgement = verdict("DAT015", report)
+    assert judgement.state.value == "fail"
+    assert judgement.findings[0].remedies[0].commands == ["prefetch_factor=2 if num_workers > 0 else None"]
 
 
 def test_one_line_at_which_all_hang_is_told_once() -> None:
@@ -172,8 +172,8 @@ def test_rare_is_what_the_user_says() -> None:
 @pytest.mark.parametrize("code", CODES)
 def test_nothing_was_looked_at(code: str) -> None:
     unseen = [Unseen(aspect=aspect, why="no time was left") for aspect in ("streams", "structure")]
-    found = verdict(code, DataReport(node="a", factory="f", unseen=unseen))
-    assert (found.state.value, found.reason) == ("skipped", "no time was left")
+    judgement = verdict(code, DataReport(node="a", factory="f", unseen=unseen))
+    assert (judgement.state.value, judgement.reason) == ("skipped", "no time was left")
     assert verdict(code).state.value == "skipped"
 
 

@@ -45,8 +45,8 @@ def run003(system: System, had: Resources | None = SOUND, nofile: int = 1024, **
     ranks[:2] = [replace(rank, error=BY_PEER) for rank in ranks[:2]]
     ranks[2] = replace(ranks[2], proc_state="gone", **of_b)
     nodes = [
-        replace(one, system=system, host=Host(nofile=Limits(soft=nofile, hard=-1)))
-        for one in (node("a", LO, nic("eth0", "10.1.0.1/24")), node("b", LO, nic("eth0", "10.1.0.2/24")))
+        replace(machine, system=system, host=Host(nofile=Limits(soft=nofile, hard=-1)))
+        for machine in (node("a", LO, nic("eth0", "10.1.0.1/24")), node("b", LO, nic("eth0", "10.1.0.2/24")))
     ]
     (finding,) = _judged("RUN003", nodes, Run(ranks=ranks, started_job=True), had)
     assert finding.where.node == "b"
@@ -103,22 +103,22 @@ EXHAUSTED: list[tuple[dict[str, Any], dict[str, Any], int | str, str, str]] = [
 ]
 
 
-def _lost(said: int | str) -> dict[str, Any]:
-    return {"exit": said} if isinstance(said, int) else {"error": said}
+def _lost(end: int | str) -> dict[str, Any]:
+    return {"exit": end} if isinstance(end, int) else {"error": end}
 
 
-@pytest.mark.parametrize(("system", "had", "said", "words", "fix"), EXHAUSTED)
+@pytest.mark.parametrize(("system", "had", "end", "words", "fix"), EXHAUSTED)
 def test_the_limit_is_the_cause(
-    system: dict[str, Any], had: dict[str, Any], said: int | str, words: str, fix: str
+    system: dict[str, Any], had: dict[str, Any], end: int | str, words: str, fix: str
 ) -> None:
-    finding = run003(replace(USER, **system), replace(SOUND, **had), **_lost(said))
+    finding = run003(replace(USER, **system), replace(SOUND, **had), **_lost(end))
     assert words in finding.what
     assert fix in " ".join(line for remedy in finding.remedies for line in remedy.commands)
     assert len(finding.evidence) >= 2
 
 
 @pytest.mark.parametrize(
-    ("system", "had", "said"),
+    ("system", "had", "end"),
     [
         ({}, SOUND, -11),
         ({}, None, -9),
@@ -130,8 +130,8 @@ def test_the_limit_is_the_cause(
         ({}, SOUND, "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"),
     ],
 )
-def test_nothing_was_exhausted(system: dict[str, Any], had: Resources | None, said: int | str) -> None:
-    what = run003(replace(USER, **system), had, **_lost(said)).what
+def test_nothing_was_exhausted(system: dict[str, Any], had: Resources | None, end: int | str) -> None:
+    what = run003(replace(USER, **system), had, **_lost(end)).what
     assert not any(word in what for word in ("RLIMIT", "memory.max", "pids.max", "no room", "OOM"))
 
 
@@ -155,9 +155,9 @@ def test_a_torchrun_that_used_its_cpu_time_up() -> None:
 
 
 def test_a_torchrun_that_could_not_start() -> None:
-    said = "torchrun could not be started: no place for a small private folder; tried /tmp: File too large"
+    words = "torchrun could not be started: no place for a small private folder; tried /tmp: File too large"
     limited = replace(node("b", LO), system=replace(USER, file_size=4096))
-    run = Run(ends=[JobEnd(node="b", exit=None, detail=said)], started_job=True)
+    run = Run(ends=[JobEnd(node="b", exit=None, detail=words)], started_job=True)
     (finding,) = _judged("RUN002", [node("a", LO), limited], run, None)
     assert finding.what.startswith("a file may not grow beyond 4 KiB (RLIMIT_FSIZE, ulimit -f); the job could not")
     assert (finding.where.node, finding.owner) == ("b", "job")

@@ -183,8 +183,8 @@ CASES: list[tuple[str, str, list[Node], str]] = [
     ("code", "nodes", "state"), [(c[0], *c[2:]) for c in CASES], ids=[f"{c[0]} {c[1]}" for c in CASES]
 )
 def test_state(code: str, nodes: list[Node], state: str) -> None:
-    found = verdict(code, *nodes)
-    assert found.state.value == state, [finding.what for finding in found.findings]
+    judgement = verdict(code, *nodes)
+    assert judgement.state.value == state, [finding.what for finding in judgement.findings]
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)

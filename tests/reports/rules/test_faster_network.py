@@ -48,14 +48,14 @@ def _judged(nodes: list[Node], job: Job = GLOO, **facts: Any) -> Verdict:
     ],
 )
 def test_by_what_cards_report(changes: dict[str, Any], state: State) -> None:
-    found = _judged(_nodes(**changes))
-    assert found.state is state
+    judgement = _judged(_nodes(**changes))
+    assert judgement.state is state
     if state is State.WARN:
         assert (
             "goes over mgmt0, 1 Gb/s, and all nodes share a faster network: eth0, 100 Gb/s"
-            in found.findings[0].what
+            in judgement.findings[0].what
         )
-        assert found.findings[0].remedies[0].commands == ["export GLOO_SOCKET_IFNAME=eth0"]
+        assert judgement.findings[0].remedies[0].commands == ["export GLOO_SOCKET_IFNAME=eth0"]
 
 
 def test_a_network_that_one_node_lacks_is_not_shared() -> None:
@@ -83,11 +83,11 @@ def _job(interface: str, gb_s: float, source: str = "sockets", network: str = "T
     [("mgmt0", 0.0014, State.WARN), ("mgmt0", 1.0, State.OK), ("eth0", 0.0014, State.OK)],
 )
 def test_by_what_was_measured(interface: str, gb_s: float, state: State) -> None:
-    found = _judged(**_job(interface, gb_s))
-    assert found.state is state
+    judgement = _judged(**_job(interface, gb_s))
+    assert judgement.state is state
     if state is State.WARN:
-        assert "mgmt0, at most 0.011 Gb/s between two nodes" in found.findings[0].what
-        assert found.findings[0].remedies[0].commands == ["export GLOO_SOCKET_IFNAME=eth0"]
+        assert "mgmt0, at most 0.011 Gb/s between two nodes" in judgement.findings[0].what
+        assert judgement.findings[0].remedies[0].commands == ["export GLOO_SOCKET_IFNAME=eth0"]
 
 
 def test_nccl_over_sockets_is_told_its_own_variable() -> None:

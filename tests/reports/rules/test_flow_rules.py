@@ -16,7 +16,7 @@ from ncclcheck.probes.facts import (
     Unread,
     replace,
 )
-from tests.helpers.clusters import LO, nic, node, told, verdict
+from tests.helpers.clusters import LO, nic, node, states_of, verdict
 from tests.helpers.reach_clusters import (
     FAST,
     SLOW,
@@ -47,9 +47,11 @@ from tests.helpers.reach_clusters import (
     ],
 )
 def test_slow_bursts(count: int, change: Change, expected: list[tuple[str, str]]) -> None:
-    found = judged("NET008", hosts(count), change)
-    assert [one for one in told(found) if one[0] != "ok"] == expected
-    assert all(one[0] != "warn" for one in told(judged("NET009", hosts(count), pairs("out", "h3", bursts=[SLOW]))))
+    judgement = judged("NET008", hosts(count), change)
+    assert [pair for pair in states_of(judgement) if pair[0] != "ok"] == expected
+    assert all(
+        pair[0] != "warn" for pair in states_of(judged("NET009", hosts(count), pairs("out", "h3", bursts=[SLOW])))
+    )
 
 
 @pytest.mark.parametrize(
@@ -64,13 +66,13 @@ def test_bursts_against_the_reported_speed(
     reported: int, change: Change, expected: list[tuple[str, str | None]]
 ) -> None:
     nodes = [node(f"h{i}", LO, nic("eth0", f"10.1.0.{i}/24", speed_mbit=reported)) for i in (1, 2, 3)]
-    assert [one for one in told(judged("NET008", nodes, change)) if one[0] != "ok"] == expected
+    assert [pair for pair in states_of(judged("NET008", nodes, change)) if pair[0] != "ok"] == expected
 
 
 def test_a_node_that_reports_less_is_not_told_twice() -> None:
     nodes = [node(f"h{i}", LO, nic("eth0", f"10.1.0.{i}/24", speed_mbit=25000)) for i in (1, 2)]
     nodes.append(node("h3", LO, nic("eth0", "10.1.0.3/24", speed_mbit=100)))
-    assert told(judged("NET008", nodes, pairs("out", "h3", bursts=[SLOW])))[0] == ("warn", "h3")
+    assert states_of(judged("NET008", nodes, pairs("out", "h3", bursts=[SLOW])))[0] == ("warn", "h3")
     assert len(judged("NET008", nodes, pairs("out", "h3", bursts=[SLOW])).findings) == 1
 
 
@@ -101,9 +103,9 @@ def _loses_incoming(a: str, b: str) -> dict[str, Any]:
     ],
 )
 def test_lost_packets(count: int, change: Change, expected: list[tuple[str, str | None]], says: str) -> None:
-    found = judged("NET009", hosts(count), change)
-    assert [one for one in told(found) if one[0] != "ok"] == expected
-    assert says in found.findings[0].what
+    judgement = judged("NET009", hosts(count), change)
+    assert [pair for pair in states_of(judgement) if pair[0] != "ok"] == expected
+    assert says in judgement.findings[0].what
 
 
 def test_what_a_busy_host_drops_itself_is_no_loss() -> None:
@@ -120,10 +122,10 @@ def test_interface_counters(errors: int, drops: int, packets: int, state: str) -
     nodes = hosts(3)
     given = measured(nodes).reach
     counters = Counters(packets=packets, errors=errors, drops=drops)
-    found = verdict(
+    judgement = verdict(
         "NET009", *nodes, measurements=Measurements(reach=[replace(given[0], counters=counters), *given[1:]])
     )
-    assert found.state.value == state
+    assert judgement.state.value == state
 
 
 def _off(name: str, seconds: float) -> Change:
@@ -150,9 +152,9 @@ def _off(name: str, seconds: float) -> Change:
     ],
 )
 def test_clocks(count: int, change: Change, state: str, node: str | None, says: str) -> None:
-    found = judged("HST009", hosts(count), change)
-    assert told(found) == [(state, node)]
-    assert says in found.findings[0].what
+    judgement = judged("HST009", hosts(count), change)
+    assert states_of(judgement) == [(state, node)]
+    assert says in judgement.findings[0].what
 
 
 def test_clock_limits_are_the_sites_own() -> None:
@@ -186,18 +188,18 @@ def _answers(*addresses: str) -> Resolution:
     ],
 )
 def test_names_of_the_peers(change: Change, expected: list[tuple[str, str]], says: str) -> None:
-    found = judged("NET013", hosts(3), change)
-    assert [one for one in told(found) if one[0] != "ok"] == expected
-    assert says in found.findings[0].what
+    judgement = judged("NET013", hosts(3), change)
+    assert [pair for pair in states_of(judgement) if pair[0] != "ok"] == expected
+    assert says in judgement.findings[0].what
 
 
 def test_a_name_that_leads_to_an_address_which_the_node_has_lost_is_right() -> None:
     """NET003 tells of the address: nobody shall write the management address over the right line."""
     nodes = hosts(3, h2=nic("mgmt0", "10.2.0.2/24"))
-    found = judged("NET013", nodes, pairs("in", "h2", resolved=_answers("10.1.0.2")))
-    assert found.state.value == "ok"
+    judgement = judged("NET013", nodes, pairs("in", "h2", resolved=_answers("10.1.0.2")))
+    assert judgement.state.value == "ok"
     stale = judged("NET013", nodes, pairs("in", "h2", resolved=_answers("10.9.9.9")))
-    assert told(stale) == [("warn", "h1")]
+    assert states_of(stale) == [("warn", "h1")]
 
 
 def test_the_line_for_etc_hosts_replaces_the_wrong_one_and_leaves_localhost_alone() -> None:

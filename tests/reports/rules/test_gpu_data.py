@@ -20,12 +20,10 @@ from tests.helpers.trees import RECORDED, needs_recorded
 def test_recorded_retired_pages() -> None:
     """Eight GPUs of Azure's health checks: four past the limit, another waits for a reset."""
     text = (RECORDED / "aznhc/test/data/bad_nvsmi8_output.txt").read_text()
-    found = re.findall(
-        r"Single Bit ECC +: (\d+)\s+Double Bit ECC +: (\d+)\s+Pending Page Blacklist *: (\w+)", text
-    )
+    rows = re.findall(r"Single Bit ECC +: (\d+)\s+Double Bit ECC +: (\d+)\s+Pending Page Blacklist *: (\w+)", text)
     gpus = [
         card(index, retired=RetiredPages(single_bit=int(single), double_bit=int(double), pending=pending == "Yes"))
-        for index, (single, double, pending) in enumerate(found)
+        for index, (single, double, pending) in enumerate(rows)
     ]
     findings = verdict("GPU009", gpu_node("a", *gpus)).findings
     assert [(f.state.value, f.where.device) for f in findings] == [
@@ -41,8 +39,8 @@ def test_recorded_nvlinks() -> None:
     assert "all links are inactive" in (folder / "bad_nvlink_status.txt").read_text()
     up, down = (replace(LINKS, links=count, down=list(range(n))) for n in (0, count))
     gpus = four(every={"nvlinks": up, "fabric": DENIED})
-    found = verdict("GPU018", gpu_node("a", *gpus[:3], replace(gpus[3], nvlinks=down)))
-    assert [(f.state.value, f.where.device) for f in found.findings] == [("fail", "GPU 3")]
+    judgement = verdict("GPU018", gpu_node("a", *gpus[:3], replace(gpus[3], nvlinks=down)))
+    assert [(f.state.value, f.where.device) for f in judgement.findings] == [("fail", "GPU 3")]
 
 
 def links(count: int, down: list[int]) -> NvLinks:
@@ -72,16 +70,16 @@ ANYTHING: dict[str, st.SearchStrategy[Any]] = {
                      "pcie_width", "pcie_width_max", "ecc_uncorrected", "pcie_replays")
     },
 }  # fmt: skip
-CHANGES = st.fixed_dictionaries({}, optional={name: one | st.just(DENIED) for name, one in ANYTHING.items()})
+CHANGES = st.fixed_dictionaries({}, optional={name: values | st.just(DENIED) for name, values in ANYTHING.items()})
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.lists(CHANGES, max_size=3), max_size=3), st.sampled_from(["env", "bench"]))
 def test_no_facts_make_a_rule_raise(nodes: list[list[dict[str, Any]]], command: str) -> None:
-    found = [
+    machines = [
         gpu_node(f"n{number}", *(card(index, **changes) for index, changes in enumerate(gpus)))
         for number, gpus in enumerate(nodes)
     ]
     rules = [rule for rule in all_rules() if rule.code.startswith(("GPU", "MEM"))]
-    verdicts = judge(Cluster(command=command, nodes=found, job=Job(nodes_asked=len(found))), rules)
+    verdicts = judge(Cluster(command=command, nodes=machines, job=Job(nodes_asked=len(machines))), rules)
     assert not [f.what for v in verdicts for f in v.findings if f.owner == "tool"]

@@ -26,7 +26,7 @@ from ncclcheck.probes.facts import (
 )
 from ncclcheck.reports.judgement.rule import all_rules
 from tests.helpers.cards import FABRIC, GIB, LINKS, ROWS, SPARE, card, four, gpu_node, process
-from tests.helpers.clusters import DENIED, told, verdict
+from tests.helpers.clusters import DENIED, states_of, verdict
 
 TWO = Job(nodes_asked=2)
 PAGES = RetiredPages(single_bit=0, double_bit=0, pending=False)
@@ -110,10 +110,10 @@ def links(**changes: Any) -> NvLinks:
     ],
 )  # fmt: skip
 def test_one_gpu_of_four(code: str, changes: dict[str, Any], state: str) -> None:
-    found = verdict(code, gpu_node("a", *four(last=changes)), job=TWO)
-    assert found.state.value == state
+    judgement = verdict(code, gpu_node("a", *four(last=changes)), job=TWO)
+    assert judgement.state.value == state
     assert all(
-        f.where.device in ("GPU 3", None) for f in found.findings if f.state.value in ("fail", "warn", "note")
+        f.where.device in ("GPU 3", None) for f in judgement.findings if f.state.value in ("fail", "warn", "note")
     )
 
 
@@ -122,15 +122,15 @@ def test_a_sound_node_and_one_that_may_not_be_read(rule: Any) -> None:
     assert verdict(rule.code, gpu_node("a", *four())).state.value in ("ok", "skipped")
     assert verdict(rule.code, gpu_node("a", facts={"cards": DENIED})).state.value == "unknown"
     facts = {need[1:]: DENIED for need in rule.needs}
-    found = verdict(rule.code, gpu_node("a", *four(last=facts)))
-    assert ("unknown", "GPU 3") in [(f.state.value, f.where.device) for f in found.findings]
+    judgement = verdict(rule.code, gpu_node("a", *four(last=facts)))
+    assert ("unknown", "GPU 3") in [(f.state.value, f.where.device) for f in judgement.findings]
 
 
 @pytest.mark.parametrize("rule", OVER_CARDS, ids=lambda rule: rule.code)
 def test_a_gpu_of_somebody_else_is_at_most_a_note(rule: Any) -> None:
     ill = card(3, trouble="GPU is lost", ecc_uncorrected=9, mig=True, compute_mode="prohibited", margin=0)
-    found = verdict(rule.code, gpu_node("a", *four()[:3], facts={"others": [ill]}))
-    assert found.state.value in ("ok", "note", "skipped")
+    judgement = verdict(rule.code, gpu_node("a", *four()[:3], facts={"others": [ill]}))
+    assert judgement.state.value in ("ok", "note", "skipped")
 
 
 @pytest.mark.parametrize(
@@ -230,8 +230,8 @@ def test_peer_access_that_other_nodes_have() -> None:
         replace(gpu, peers=[replace(peer, p2p="chipset not supported") for peer in known(gpu.peers)])
         for gpu in gpus
     ]
-    found = verdict("GPU021", gpu_node("a", *gpus), gpu_node("b", *refused), gpu_node("c", *gpus))
-    assert {where for state, where in told(found) if state == "warn"} == {"b"}
+    judgement = verdict("GPU021", gpu_node("a", *gpus), gpu_node("b", *refused), gpu_node("c", *gpus))
+    assert {where for state, where in states_of(judgement) if state == "warn"} == {"b"}
     assert verdict("GPU021", gpu_node("a", *refused), gpu_node("b", *refused)).state.value == "note"
 
 
@@ -309,8 +309,8 @@ def switch(text: str) -> Xid:
 )
 def test_xids(code: str, line: Xid, gpu: dict[str, Any], state: str) -> None:
     others = [card(9, pci="0000:99:00.0")]
-    found = verdict(code, gpu_node("a", *four(last=gpu), facts={"xids": [line], "others": others}))
-    assert found.state.value == state
+    judgement = verdict(code, gpu_node("a", *four(last=gpu), facts={"xids": [line], "others": others}))
+    assert judgement.state.value == state
 
 
 def test_a_reboot_that_the_driver_asks_for_is_the_fix() -> None:
@@ -330,7 +330,7 @@ def test_a_kernel_log_that_may_not_be_read() -> None:
 def test_models_between_nodes() -> None:
     nodes = [gpu_node(name, *four()) for name in "ab"]
     other = gpu_node("c", *four(every={"model": "NVIDIA A100-SXM4-80GB"}))
-    assert [t for t in told(verdict("GPU028", *nodes, other)) if t[0] == "warn"] == [("warn", "c")]
+    assert [t for t in states_of(verdict("GPU028", *nodes, other)) if t[0] == "warn"] == [("warn", "c")]
 
 
 @pytest.mark.parametrize(
@@ -360,8 +360,8 @@ def test_slurm_counts_instances() -> None:
 
 def test_the_node_with_seven_gpus_is_named() -> None:
     nodes = [gpu_node(name, *four()) for name in "ab"]
-    found = verdict("GPU030", *nodes, gpu_node("c", *four()[:3]))
-    assert [t for t in told(found) if t[0] == "warn"] == [("warn", "c")]
+    judgement = verdict("GPU030", *nodes, gpu_node("c", *four()[:3]))
+    assert [t for t in states_of(judgement) if t[0] == "warn"] == [("warn", "c")]
 
 
 def test_limits_are_the_site_s() -> None:
@@ -417,7 +417,7 @@ def test_the_network_joins_what_nvlink_does_not() -> None:
 
 def test_racks_with_unequal_numbers_of_nodes() -> None:
     uneven = [of_rack(name, domain="x") for name in "abc"] + [of_rack("d", domain="y")]
-    (finding,) = [one for one in verdict("GPU031", *uneven).findings if one.state.value == "note"]
+    (finding,) = [finding for finding in verdict("GPU031", *uneven).findings if finding.state.value == "note"]
     assert "1 and 3 now" in finding.remedies[0].text
     even = [of_rack(name, domain="x") for name in "ab"] + [of_rack(name, domain="y") for name in "cd"]
-    assert not [one.remedies for one in verdict("GPU031", *even).findings if one.remedies]
+    assert not [finding.remedies for finding in verdict("GPU031", *even).findings if finding.remedies]

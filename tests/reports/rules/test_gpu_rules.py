@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.facts import Gpus, Job, Policy, Rdma, Requirement, Stack, Unread
-from tests.helpers.clusters import ABSENT, DENIED, node, told, verdict
+from tests.helpers.clusters import ABSENT, DENIED, node, states_of, verdict
 
 TORCH = Stack(torch="2.9.0+cu128", torch_cuda="12.8")
 CPU_TORCH = Stack(torch="2.9.0+cpu", torch_cuda=Unread("absent", "torch was built without CUDA"))
@@ -25,7 +25,7 @@ SICK = gpus(usable=0, cuda_error="CUDA_ERROR_SYSTEM_NOT_READY (802)")
 
 
 @pytest.mark.parametrize(
-    ("found", "stack", "env", "state"),
+    ("seen", "stack", "env", "state"),
     [
         (gpus(), TORCH, {}, "ok"),
         (gpus(), Stack(torch=ABSENT, torch_cuda=ABSENT), {}, "ok"),
@@ -52,8 +52,8 @@ SICK = gpus(usable=0, cuda_error="CUDA_ERROR_SYSTEM_NOT_READY (802)")
         (gpus(pci=DENIED, devices=ABSENT, usable=NO_LIBRARY), TORCH, {}, "unknown"),
     ],
 )
-def test_gpus_can_be_used(found: Gpus, stack: Stack, env: dict[str, str], state: str) -> None:
-    assert verdict("GPU001", node("a", gpus=found, stack=stack, env=env)).state.value == state
+def test_gpus_can_be_used(seen: Gpus, stack: Stack, env: dict[str, str], state: str) -> None:
+    assert verdict("GPU001", node("a", gpus=seen, stack=stack, env=env)).state.value == state
 
 
 def test_the_mend_fits_the_reason() -> None:
@@ -64,19 +64,19 @@ def test_the_mend_fits_the_reason() -> None:
 
 
 def test_gloo_that_was_asked_for_is_a_note() -> None:
-    one = node("a", gpus=SICK, stack=CPU_TORCH)
-    assert verdict("GPU001", one, job=Job(backend_asked="gloo")).state.value == "note"
+    machine = node("a", gpus=SICK, stack=CPU_TORCH)
+    assert verdict("GPU001", machine, job=Job(backend_asked="gloo")).state.value == "note"
 
 
 def test_only_the_sick_node_is_named() -> None:
     nodes = [node("a", gpus=gpus(), stack=TORCH), node("b", gpus=SICK, stack=TORCH), node("login", gpus=NONE)]
-    assert told(verdict("GPU001", *nodes)) == [("fail", "b"), ("ok", "a")]
+    assert states_of(verdict("GPU001", *nodes)) == [("fail", "b"), ("ok", "a")]
 
 
 @pytest.mark.parametrize("code", ["GPU002", "RDM001"])
 def test_nothing_required(code: str) -> None:
-    found = verdict(code, node("a"))
-    assert (found.state.value, found.reason) == ("skipped", "nothing required")
+    judgement = verdict(code, node("a"))
+    assert (judgement.state.value, judgement.reason) == ("skipped", "nothing required")
 
 
 @pytest.mark.parametrize(

@@ -21,9 +21,9 @@ _NFS = {"was_wchan": "folio_wait_bit_common", "wchan": "folio_wait_bit_common"}
 _SPINS = {"was": "R", "state": "R", "was_wchan": "", "wchan": "", "cpu": 0.99}
 
 
-def _rank(rank: int, **told: Any) -> LiveProcess:
+def _rank(rank: int, **facts: Any) -> LiveProcess:
     given = {"world": 3, "job": "127.0.0.1:29500", "expected": [0, 3], "age_s": 900.0, "sockets": 2, "moved": 0}
-    return LiveProcess(host="a", pid=100 + rank, rank=rank, **{**given, **_FUTEX, **told})
+    return LiveProcess(host="a", pid=100 + rank, rank=rank, **{**given, **_FUTEX, **facts})
 
 
 def _live(*processes: LiveProcess) -> Live:
@@ -41,7 +41,7 @@ def _findings(*live: Live) -> dict[str, list[Finding]]:
 
 
 @pytest.mark.parametrize(
-    ("told", "kind"),
+    ("facts", "kind"),
     [
         ({"was": "T", "state": "T"}, "stopped"),
         ({"was": "T"}, "silent"),  # continued meanwhile
@@ -76,8 +76,8 @@ def _findings(*live: Live) -> dict[str, list[Finding]]:
         ),
     ],
 )
-def test_one_rank_stands_out(told: dict[str, Any], kind: str) -> None:
-    assert _kind(_rank(0), _rank(1, **told), _rank(2)) == kind
+def test_one_rank_stands_out(facts: dict[str, Any], kind: str) -> None:
+    assert _kind(_rank(0), _rank(1, **facts), _rank(2)) == kind
 
 
 def test_ranks_that_all_sleep_do_not_wait_for_each_other() -> None:
@@ -96,13 +96,13 @@ def test_ranks_that_all_use_up_their_quota_are_not_apart() -> None:
 
 def test_how_a_cgroup_holds_a_rank_back_is_said() -> None:
     waits = {"was_wchan": "mem_cgroup_oom_synchronize", "wchan": "mem_cgroup_oom_synchronize", "refused": 7}
-    for told, state, words in (
+    for facts, state, words in (
         ({"moved": 10**6, "periods": 60, "used_up": 25, "throttled": 0.2}, State.WARN, "in 25 of 60 periods"),
         ({"throttled": 0.9, "periods": 60, "used_up": 58}, State.FAIL, "for 90% of the time"),
         (waits, State.FAIL, "by the memory limit of its cgroup"),
         ({"swap": 2**20, "faults": 6000}, State.FAIL, "by swap: 6000 pages"),
     ):
-        [finding] = _findings(_live(_rank(0), _rank(1, **told), _rank(2)))["HNG006"]
+        [finding] = _findings(_live(_rank(0), _rank(1, **facts), _rank(2)))["HNG006"]
         assert (finding.state, finding.where.rank) == (state, 1)
         assert words in finding.what
 
@@ -158,14 +158,14 @@ def test_what_a_rank_left_behind_is_no_rank() -> None:
 
 
 def test_what_a_rank_waits_for_is_said() -> None:
-    said = []
+    texts = []
     for wchan in ("do_wait", "wait_woken"):
         waits = {"was_wchan": wchan, "wchan": wchan, "asks": "10.0.0.9:80" if wchan == "wait_woken" else ""}
         live = _live(_rank(0), _rank(1, **waits), _rank(2))
         verdicts = judge(Cluster(command="hang", measurements=Measurements(live=[live])))
-        said += [finding.what for verdict in verdicts if verdict.code == "HNG010" for finding in verdict.findings]
-    assert "rank 1 waits for a child process while" in said[0]
-    assert "rank 1 waits for an answer of 10.0.0.9:80 while" in said[1]
+        texts += [finding.what for verdict in verdicts if verdict.code == "HNG010" for finding in verdict.findings]
+    assert "rank 1 waits for a child process while" in texts[0]
+    assert "rank 1 waits for an answer of 10.0.0.9:80 while" in texts[1]
 
 
 def test_a_lock_of_its_own_is_no_child() -> None:
@@ -173,7 +173,7 @@ def test_a_lock_of_its_own_is_no_child() -> None:
     others = [LiveConnection(near="10.0.0.1:2", far="10.0.0.1:1", sent_s=9.05, received_s=9.05)]
     live = _live(_rank(0, connections=others), _rank(1, connections=[late]), _rank(2, connections=others))
     verdicts = judge(Cluster(command="hang", measurements=Measurements(live=[live])))
-    [finding] = [one for verdict in verdicts if verdict.code == "HNG010" for one in verdict.findings]
+    [finding] = [finding for verdict in verdicts if verdict.code == "HNG010" for finding in verdict.findings]
     assert "rank 1 waits outside their call (a lock" in finding.what
     nccl = [replace(process, libraries=["nccl"]) for process in live.processes]
     assert _kind(*nccl) == "silent"  # whose proxies send ahead
@@ -240,25 +240,25 @@ def test_a_thousand_stacks_are_a_few_lines() -> None:
     """Who is apart comes first; ranks are folded, and no list of them is long, however they lie."""
     chance = random.Random(19)
     places = [chance.choice("ab" if rank % 7 else "cdefgh") for rank in range(1000)]
-    held = [
+    processes = [
         _rank(rank, world=1000, expected=[0, 1000], stack=[f"step (train.py:{ord(place)})", "main (train.py:1)"])
         for rank, place in enumerate(places)
     ]
-    cluster = Cluster(command="hang", measurements=Measurements(live=[_live(*held)]))
+    cluster = Cluster(command="hang", measurements=Measurements(live=[_live(*processes)]))
     document = finish.make(cluster, Options(command="hang"), finish.Story(started="2026-01-01", seconds=6.0))
     text = terminal.text(document, terminal.Style())
     assert len(text.splitlines()) <= 30, text
     assert "more places" in text
 
 
-def _unranked(host: str, pid: int, rank: int, by: str = "nothing", **told: Any) -> LiveProcess:
+def _unranked(host: str, pid: int, rank: int, by: str = "nothing", **facts: Any) -> LiveProcess:
     more = {
         "job": "10.0.0.1:29500",
         "expected": [],
         "begun": pid + ord(host),
         "rank_by": by,
         "stores": ["10.0.0.1:29500"],
-        **told,
+        **facts,
     }
     return replace(_rank(rank, **more), host=host, pid=pid)
 
@@ -302,13 +302,13 @@ def test_the_holder_of_a_lock_is_named_and_not_those_that_wait_for_it() -> None:
         "file": "/c.lock",
         "holder": 100,
     }
-    found = _findings(_live(_rank(0), _rank(1, **lock), _rank(2, **lock)))
-    [finding] = found["HNG003"]
+    findings = _findings(_live(_rank(0), _rank(1, **lock), _rank(2, **lock)))
+    [finding] = findings["HNG003"]
     assert (
         finding.what == "rank 0 has locked the file /c.lock for which ranks 1-2 wait, and waits itself (pid 100)"
     )
     assert finding.where.rank == 0
     lock["holder"] = 4711  # of no rank
-    found = _findings(_live(_rank(0), _rank(1, **lock), _rank(2)))
-    [finding] = found["HNG003"]
+    findings = _findings(_live(_rank(0), _rank(1, **lock), _rank(2)))
+    [finding] = findings["HNG003"]
     assert finding.what.startswith("rank 1 waits for the file /c.lock, which process 4711 has locked")

@@ -31,9 +31,9 @@ _JOB = "10.77.0.11:29500"
 _NEW = tuple(f"HNG02{n}" for n in range(8))
 
 
-def _rank(rank: int, **told: Any) -> LiveProcess:
+def _rank(rank: int, **facts: Any) -> LiveProcess:
     given = {"world": 4, "job": _JOB, "age_s": 900.0, "sockets": 2, "moved": 0, "libraries": ["nccl", "torch"]}
-    return LiveProcess(host="gpu-a1", pid=100 + rank, inside=100 + rank, rank=rank, **{**given, **told})
+    return LiveProcess(host="gpu-a1", pid=100 + rank, inside=100 + rank, rank=rank, **{**given, **facts})
 
 
 _SILENT = {"was_wchan": "futex_do_wait", "wchan": "futex_do_wait"}
@@ -79,8 +79,8 @@ def _found(live: Live, ras: Ras | None = None, record: JobRecord | None = None) 
     return {v.code: v.findings for v in verdicts if v.findings}
 
 
-def _states(found: dict[str, list[Finding]]) -> dict[str, tuple[State, int | None]]:
-    return {code: (all_[0].state, all_[0].where.rank) for code, all_ in found.items() if code in _NEW}
+def _states(findings: dict[str, list[Finding]]) -> dict[str, tuple[State, int | None]]:
+    return {code: (all_[0].state, all_[0].where.rank) for code, all_ in findings.items() if code in _NEW}
 
 
 # --- RAS
@@ -88,51 +88,52 @@ def _states(found: dict[str, list[Finding]]) -> dict[str, tuple[State, int | Non
 
 @pytest.mark.parametrize("version", ["2.24.3", "2.26.2", "2.27.3", "2.27.7"])
 def test_who_launched_less_is_named_where_the_job_stands(version: str) -> None:
-    found = _found(_job(_SILENT), _ras(version, "skipped"))
-    assert _states(found)["HNG021"] == (State.FAIL, 3)
+    findings = _found(_job(_SILENT), _ras(version, "skipped"))
+    assert _states(findings)["HNG021"] == (State.FAIL, 3)
 
 
 def test_a_difference_of_two_seconds_in_a_job_that_is_not_seen_to_stand_is_a_warning() -> None:
     """A rank may be late by that in every step; for as long as the looks are apart, nobody is."""
     for apart_s, state in ((2.0, State.WARN), (6.0, State.FAIL)):
-        found = _found(_job(_SPINS), _ras("2.27.7", "skipped", apart_s=apart_s))
-        assert _states(found)["HNG021"] == (state, 3)
+        findings = _found(_job(_SPINS), _ras("2.27.7", "skipped", apart_s=apart_s))
+        assert _states(findings)["HNG021"] == (state, 3)
 
 
 def test_who_launched_other_things_is_in_another_collective() -> None:
-    found = _found(_job(_SILENT), _ras("2.27.5", "other"))
-    assert _states(found)["HNG020"] == (State.FAIL, 3)
-    assert "1 AllReduce less and 1 AllGather more" in found["HNG020"][0].what
-    assert "HNG021" not in found
+    findings = _found(_job(_SILENT), _ras("2.27.5", "other"))
+    assert _states(findings)["HNG020"] == (State.FAIL, 3)
+    assert "1 AllReduce less and 1 AllGather more" in findings["HNG020"][0].what
+    assert "HNG021" not in findings
 
 
 @pytest.mark.parametrize(("version", "status"), [("2.24.3", "UNKNOWN"), ("2.26.5", "NOCOMM")])
 def test_who_left_is_named(version: str, status: str) -> None:
-    found = _found(_job(_SILENT), _ras(version, "aborted"))
-    assert _states(found)["HNG020"] == (State.FAIL, 3)
+    findings = _found(_job(_SILENT), _ras(version, "aborted"))
+    assert _states(findings)["HNG020"] == (State.FAIL, 3)
     assert (
-        found["HNG020"][0].what == f"rank 3 is no member of a communicator that others use (NCCL's RAS: {status})"
+        findings["HNG020"][0].what
+        == f"rank 3 is no member of a communicator that others use (NCCL's RAS: {status})"
     )
 
 
 def test_a_rank_that_ras_does_not_hear_and_that_is_there_is_not_accused() -> None:
     """2.24.3 named rank 0, which was alive."""
-    found = _found(_job(_SILENT), _ras("2.24.3", "killed"))
-    assert {finding.state for finding in found["HNG021"]} == {State.NOTE}
+    findings = _found(_job(_SILENT), _ras("2.24.3", "killed"))
+    assert {finding.state for finding in findings["HNG021"]} == {State.NOTE}
 
 
 def test_a_stopped_rank_is_named_by_proc_alone() -> None:
-    found = _found(_job(_SILENT, r3={"was": "T", "state": "T"}), _ras("2.27.7", "stopped"))
-    assert "HNG021" not in found
-    assert found["HNG002"][0].where.rank == 3
+    findings = _found(_job(_SILENT, r3={"was": "T", "state": "T"}), _ras("2.27.7", "stopped"))
+    assert "HNG021" not in findings
+    assert findings["HNG002"][0].where.rank == 3
 
 
 @pytest.mark.parametrize(("version", "state"), [("2.27.7", "alive"), ("2.24.3", "other")])
 def test_that_ras_finds_nothing_is_not_said_to_be_well(version: str, state: str) -> None:
     """NVIDIA/nccl#1730; 2.24 counts all collectives as one."""
-    found = _found(_job(_SPINS), _ras(version, state))
-    assert _states(found)["HNG025"] == (State.NOTE, None)
-    assert "only says that all launched equally often" in found["HNG025"][0].what
+    findings = _found(_job(_SPINS), _ras(version, state))
+    assert _states(findings)["HNG025"] == (State.NOTE, None)
+    assert "only says that all launched equally often" in findings["HNG025"][0].what
 
 
 def test_nobody_is_accused_in_a_job_that_advances_or_starts() -> None:
@@ -144,9 +145,9 @@ def test_nobody_is_accused_in_a_job_that_advances_or_starts() -> None:
 
 
 def test_who_did_not_enter_is_named_with_its_process(tmp_path: Path) -> None:
-    found = _found(_job(_SPINS), record=_record(flight_jobs.one_stays_away(), tmp_path))
-    assert _states(found)["HNG021"] == (State.FAIL, 2)
-    assert found["HNG021"][0].where.node == "gpu-a1"
+    findings = _found(_job(_SPINS), record=_record(flight_jobs.one_stays_away(), tmp_path))
+    assert _states(findings)["HNG021"] == (State.FAIL, 2)
+    assert findings["HNG021"][0].where.node == "gpu-a1"
 
 
 def test_a_call_that_has_just_begun_is_a_warning_where_nothing_else_is_seen(tmp_path: Path) -> None:
@@ -155,8 +156,8 @@ def test_a_call_that_has_just_begun_is_a_warning_where_nothing_else_is_seen(tmp_
 
 
 def test_another_operation_is_named(tmp_path: Path) -> None:
-    found = _found(_job(_SILENT), record=_record(flight_jobs.another_operation(), tmp_path))
-    assert _states(found)["HNG020"][0] is State.FAIL
+    findings = _found(_job(_SILENT), record=_record(flight_jobs.another_operation(), tmp_path))
+    assert _states(findings)["HNG020"][0] is State.FAIL
 
 
 def test_ranks_that_were_not_asked_are_not_accused(tmp_path: Path) -> None:
@@ -171,14 +172,14 @@ def test_ranks_that_were_not_asked_are_not_accused(tmp_path: Path) -> None:
 
 
 def test_what_all_entered_and_does_not_end(tmp_path: Path) -> None:
-    found = _found(_job(_SPINS), record=_record(flight_jobs.data_that_does_not_get_through(), tmp_path))
-    assert _states(found)["HNG025"] == (State.FAIL, None)
+    findings = _found(_job(_SPINS), record=_record(flight_jobs.data_that_does_not_get_through(), tmp_path))
+    assert _states(findings)["HNG025"] == (State.FAIL, None)
 
 
 def test_both_witnesses_are_one_finding(tmp_path: Path) -> None:
     made = Job({"0": ("default_pg", [0, 1, 2, 3])}).call("0").call("0", ranks=[0, 1, 2], state="started")
-    found = _found(_job(_SPINS), _ras("2.27.7", "skipped"), _record(made, tmp_path))
-    [finding] = found["HNG021"]
+    findings = _found(_job(_SPINS), _ras("2.27.7", "skipped"), _record(made, tmp_path))
+    [finding] = findings["HNG021"]
     assert finding.where.rank == 3
     assert any("RAS" in evidence.source for evidence in finding.evidence)
 
@@ -196,16 +197,16 @@ def _gpus(*busy: int) -> list[LiveGpu]:
      ((100, 0, 0, 100), None), ((100, 100, 100, 0), 3)],
 )  # fmt: skip
 def test_one_idle_gpu_names_its_rank(busy: tuple[int, ...], rank: int | None) -> None:
-    found = _states(_found(replace(_job(_SILENT), gpus=_gpus(*busy))))
-    assert found.get("HNG022") == (None if rank is None else (State.FAIL, rank))
+    states = _states(_found(replace(_job(_SILENT), gpus=_gpus(*busy))))
+    assert states.get("HNG022") == (None if rank is None else (State.FAIL, rank))
 
 
 def test_a_gpu_that_failed_is_named() -> None:
     gpus = [*_gpus(100, 100, 100), LiveGpu(index=3, xids=[79])]
     [finding] = _found(replace(_job(_SILENT), gpus=gpus))["HNG023"]
     assert (finding.state, finding.where.device) == (State.FAIL, "GPU 3")
-    found = _found(replace(_job(_SILENT), gpu_problem="NVML gave no answer in time: the driver may hang"))
-    assert found["HNG023"][0].state is State.WARN
+    findings = _found(replace(_job(_SILENT), gpu_problem="NVML gave no answer in time: the driver may hang"))
+    assert findings["HNG023"][0].state is State.WARN
 
 
 def test_an_hca_that_repeats_is_named_and_one_without_a_cable_is_not() -> None:

@@ -47,7 +47,7 @@ def host(name: str = "a", **facts: Any) -> Node:
 
 
 def plan(kind: str) -> Plan:
-    return next(one for one in PLANS if one.kind == kind)
+    return next(entry for entry in PLANS if entry.kind == kind)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +95,8 @@ def test_a_hung_task_of_yesterday_makes_no_warning() -> None:
 def test_a_node_with_fewer_disks_is_a_note() -> None:
     disks = [Nvme(name=f"nvme{number}", state="live", model="X") for number in range(4)]
     nodes = [host(name, nvmes=disks[: 3 if name == "c" else 4]) for name in "abcd"]
-    found = verdict("STO062", nodes)
-    assert (found.state.value, found.findings[0].where.node) == ("note", "c")
+    judgement = verdict("STO062", nodes)
+    assert (judgement.state.value, judgement.findings[0].where.node) == ("note", "c")
 
 
 def _with_leaves(node: Node, *switches: str) -> Node:
@@ -126,10 +126,10 @@ CROSSED = [USUAL[1], USUAL[0], *USUAL[2:]]
 )
 def test_leaf_switches(cabling: list[list[str]], state: str, named: int | None) -> None:
     nodes = cluster(plan("dgx-h100"), len(cabling)).nodes
-    found = verdict("RDM060", [_with_leaves(node, *names) for node, names in zip(nodes, cabling, strict=True)])
-    assert found.state.value == state
+    judgement = verdict("RDM060", [_with_leaves(node, *names) for node, names in zip(nodes, cabling, strict=True)])
+    assert judgement.state.value == state
     if named is not None and state == "warn":
-        assert [finding.where.node for finding in found.findings if finding.state.value == "warn"] == [
+        assert [finding.where.node for finding in judgement.findings if finding.state.value == "warn"] == [
             nodes[named].name
         ]
 

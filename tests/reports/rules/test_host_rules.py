@@ -18,7 +18,7 @@ from ncclcheck.probes.facts import (
     Resources,
     Unread,
 )
-from tests.helpers.clusters import ABSENT, DENIED, host, limits, nic, node, space, told, verdict
+from tests.helpers.clusters import ABSENT, DENIED, host, limits, nic, node, space, states_of, verdict
 
 MIB, GIB = 2**20, 2**30
 HCA = Rdma(hcas=["mlx5_0"])
@@ -36,19 +36,19 @@ EIGHT = Gpus(pci=[f"0000:{bus:02x}:00.0" for bus in range(8)], usable=8)
     ],
 )
 def test_memlock(soft: int, locks: bool, state: str) -> None:
-    found = verdict("HST001", node("a", host=host(memlock=limits(soft), ipc_lock=locks), rdma=HCA, gpus=EIGHT))
-    assert found.state.value == state
+    judgement = verdict("HST001", node("a", host=host(memlock=limits(soft), ipc_lock=locks), rdma=HCA, gpus=EIGHT))
+    assert judgement.state.value == state
 
 
 def test_memlock_without_rdma_is_skipped() -> None:
-    found = verdict("HST001", node("a", host=host(memlock=limits(1), ipc_lock=False), rdma=Rdma(hcas=ABSENT)))
-    assert (found.state.value, found.reason) == ("skipped", "there is none")
+    judgement = verdict("HST001", node("a", host=host(memlock=limits(1), ipc_lock=False), rdma=Rdma(hcas=ABSENT)))
+    assert (judgement.state.value, judgement.reason) == ("skipped", "there is none")
 
 
 def test_memlock_of_a_login_node_is_skipped() -> None:
     gpus = Gpus(pci=ABSENT, devices=ABSENT)
-    found = verdict("HST001", node("a", host=host(memlock=limits(65536), ipc_lock=False), rdma=HCA, gpus=gpus))
-    assert (found.state.value, found.reason) == ("skipped", "no GPU on any node, so NCCL is not used")
+    judgement = verdict("HST001", node("a", host=host(memlock=limits(65536), ipc_lock=False), rdma=HCA, gpus=gpus))
+    assert (judgement.state.value, judgement.reason) == ("skipped", "no GPU on any node, so NCCL is not used")
 
 
 @pytest.mark.parametrize(
@@ -78,8 +78,8 @@ def test_open_files(soft: int, ranks: int, state: str) -> None:
     ],
 )
 def test_shared_memory(size: int, free: int, gpus: int, state: str) -> None:
-    found = verdict("HST003", node("a", host=host(shm=space(size, free)), gpus=Gpus(usable=gpus)))
-    assert found.state.value == state
+    judgement = verdict("HST003", node("a", host=host(shm=space(size, free)), gpus=Gpus(usable=gpus)))
+    assert judgement.state.value == state
 
 
 def test_a_threshold_of_the_site_counts() -> None:
@@ -123,7 +123,7 @@ def test_an_own_name_that_waits_for_mute_servers(
     sources = Resolver(name="a", seconds=5.0, files=files, servers=servers, order=order)
     slow = node("a", host=host(own_name=LATE, own_sources=sources), env=env)
     fine = node("b", host=host(own_name=Resolution(name="b", addresses=["10.1.0.2"])))
-    (finding,) = [one for one in verdict("HST005", slow, fine).findings if one.where.node == "a"]
+    (finding,) = [finding for finding in verdict("HST005", slow, fine).findings if finding.where.node == "a"]
     assert finding.state.value == state
     assert says in finding.what
     assert verdict("RUN004", slow, fine).state.value == ("unknown" if state == "unknown" else "ok")
@@ -142,8 +142,10 @@ def test_an_own_name_that_waits_for_mute_servers(
     ],
 )
 def test_cores(usable: float, env: dict[str, str], gpus: int, state: str) -> None:
-    found = verdict("HST006", node("a", env=env, host=host(usable_cores=usable, cores=64), gpus=Gpus(usable=gpus)))
-    assert found.state.value == state
+    judgement = verdict(
+        "HST006", node("a", env=env, host=host(usable_cores=usable, cores=64), gpus=Gpus(usable=gpus))
+    )
+    assert judgement.state.value == state
 
 
 @pytest.mark.parametrize(("order", "helps"), [("dns", True), ("files dns", False), ("", False)])
@@ -184,11 +186,11 @@ _MAX = "/sys/fs/cgroup/job.slice/t.service/cpu.max"
 def test_a_quota_of_less_than_a_core_a_rank(
     usable: float, path: str, throttled: float | None, state: str, lifts: str
 ) -> None:
-    one = node("a", host=host(usable_cores=usable, cores=64, quota_path=path))
+    machine = node("a", host=host(usable_cores=usable, cores=64, quota_path=path))
     had = [] if throttled is None else [Resources(node="a", seconds=9.0, throttled=throttled, quota=usable)]
-    found = verdict("HST006", one, measurements=Measurements(resources=had))
-    assert found.state.value == state
-    assert lifts in " ".join(c for f in found.findings for r in f.remedies for c in r.commands)
+    judgement = verdict("HST006", machine, measurements=Measurements(resources=had))
+    assert judgement.state.value == state
+    assert lifts in " ".join(c for f in judgement.findings for r in f.remedies for c in r.commands)
 
 
 def test_a_quota_of_a_core_a_rank_is_enough_for_one_thread_each() -> None:
@@ -200,23 +202,23 @@ def test_a_quota_of_a_core_a_rank_is_enough_for_one_thread_each() -> None:
 
 
 def test_cores_of_simulated_nodes_are_not_judged() -> None:
-    one = node("sim0", host=host(usable_cores=1.0))
-    assert verdict("HST006", one, job=Job(simulated=True, ranks=8, nodes_asked=2)).state.value == "skipped"
+    machine = node("sim0", host=host(usable_cores=1.0))
+    assert verdict("HST006", machine, job=Job(simulated=True, ranks=8, nodes_asked=2)).state.value == "skipped"
 
 
 @pytest.mark.parametrize(("limit", "state"), [(4 * GIB, "warn"), (64 * GIB, "ok"), (ABSENT, "skipped")])
 def test_memory_limit(limit: Any, state: str) -> None:
-    found = verdict("HST007", node("a", host=host(memory_limit=limit, memory=GIB), gpus=Gpus(usable=8)))
-    assert found.state.value == state
+    judgement = verdict("HST007", node("a", host=host(memory_limit=limit, memory=GIB), gpus=Gpus(usable=8)))
+    assert judgement.state.value == state
 
 
 @pytest.mark.parametrize(
     ("name", "state"), [("hpet", "warn"), ("acpi_pm", "warn"), ("tsc", "ok"), ("kvm-clock", "ok")]
 )
 def test_clocksource(name: str, state: str) -> None:
-    found = verdict("HST008", node("a", host=host(clocksource=name)), node("b", host=host(clocksource="tsc")))
-    assert found.state.value == state
-    assert told(found) == ([("warn", "a")] if state == "warn" else [])
+    judgement = verdict("HST008", node("a", host=host(clocksource=name)), node("b", host=host(clocksource="tsc")))
+    assert judgement.state.value == state
+    assert states_of(judgement) == ([("warn", "a")] if state == "warn" else [])
 
 
 @pytest.mark.parametrize(
@@ -227,5 +229,5 @@ def test_clocksource(name: str, state: str) -> None:
     ],
 )  # fmt: skip
 def test_what_was_not_read_is_unknown(code: str, fact: str) -> None:
-    found = verdict(code, node("a", host=host(**{"ipc_lock": False, fact: DENIED}), rdma=HCA, gpus=EIGHT))
-    assert told(found) == [("unknown", "a")]
+    judgement = verdict(code, node("a", host=host(**{"ipc_lock": False, fact: DENIED}), rdma=HCA, gpus=EIGHT))
+    assert states_of(judgement) == [("unknown", "a")]

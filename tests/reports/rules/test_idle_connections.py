@@ -35,11 +35,11 @@ def _with(name: str, address: str, **changes: Any) -> Any:
     ],
 )
 def test_for_how_long_a_filter_knows_a_connection(changes: dict[str, Any], state: str) -> None:
-    one = _with("a", "10.1.0.1/24", **{"filters": [CLOSED], **changes})
-    found = verdict("NET020", one, _with("b", "10.1.0.2/24", filters=[]), job=_TWO)
-    assert found.state.value == state
+    machine = _with("a", "10.1.0.1/24", **{"filters": [CLOSED], **changes})
+    judgement = verdict("NET020", machine, _with("b", "10.1.0.2/24", filters=[]), job=_TWO)
+    assert judgement.state.value == state
     if state in ("fail", "warn"):
-        (finding,) = found.findings
+        (finding,) = judgement.findings
         assert finding.where.node == "a"
         lines = [line for fix in finding.remedies for line in fix.commands]
         assert lines[0].startswith("sysctl -w net.netfilter.nf_conntrack_tcp_timeout_established=")
@@ -71,6 +71,6 @@ def test_which_chains_ask_for_states(rules: list[str], stateful: bool) -> None:
     text = f'{{"nftables": [{listed}]}}'
     read = filters.parsed(text)
     assert not isinstance(read, Unread)
-    (found,) = read
-    assert isinstance(found, Filter)
-    assert found.stateful == stateful
+    (chain,) = read
+    assert isinstance(chain, Filter)
+    assert chain.stateful == stateful

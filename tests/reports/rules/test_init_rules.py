@@ -12,7 +12,7 @@ from ncclcheck.probes.facts.data.resources import Pickled
 from ncclcheck.probes.facts.run.init import host_and_port
 from ncclcheck.reports.judgement.findings import Verdict
 from tests.helpers import clusters
-from tests.helpers.clusters import LO, nic, node, told
+from tests.helpers.clusters import LO, nic, node, states_of
 
 CODES = ("INI001", "INI002", "INI003", "INI004", "INI005", "INI006", "INI007", "INI008")
 NODES = [node("a", LO, nic("eth0", "10.1.0.1/24")), node("b", LO, nic("eth0", "10.1.0.2/24"))]
@@ -53,12 +53,12 @@ def _file(code: str, lead: dict[str, Any], other: dict[str, Any]) -> Verdict:
     return verdict(code, *NODES, job=job, measurements=Measurements(init=seen))
 
 
-def _commands(found: Verdict) -> str:
-    return "\n".join(line for finding in found.findings for fix in finding.remedies for line in fix.commands)
+def _commands(judged: Verdict) -> str:
+    return "\n".join(line for finding in judged.findings for fix in finding.remedies for line in fix.commands)
 
 
-def _said(found: Verdict) -> str:
-    return "\n".join(finding.what for finding in found.findings)
+def _said(judged: Verdict) -> str:
+    return "\n".join(finding.what for finding in judged.findings)
 
 
 @pytest.mark.parametrize(
@@ -81,8 +81,8 @@ def test_a_saved_place_that_is_none_is_refused_by_its_field(init: dict[str, Any]
 
 
 def test_a_saved_loopback_without_addresses_is_judged() -> None:
-    found = _tcp("INI001", {}, {"addresses": [], "own": True, "loopback": True}, "tcp://head:4000")
-    assert told(found) == [("fail", "b")]
+    judged = _tcp("INI001", {}, {"addresses": [], "own": True, "loopback": True}, "tcp://head:4000")
+    assert states_of(judged) == [("fail", "b")]
 
 
 @pytest.mark.parametrize("code", CODES)
@@ -113,10 +113,10 @@ def test_a_sound_file(code: str) -> None:
 @pytest.mark.parametrize("url", ["tcp://localhost:23456", "tcp://127.0.0.1:23456", "tcp://[::1]:23456"])
 def test_loopback_leads_another_node_to_itself(url: str) -> None:
     loopback = {"addresses": ["127.0.0.1"], "own": True, "loopback": True}
-    found = _tcp("INI001", loopback, {**loopback, "connect": "refused"}, url)
-    assert told(found) == [("fail", "b")]
-    assert "b itself (127.0.0.1), and rank 0 runs on a" in _said(found)
-    assert "tcp://10.1.0.1:23456" in _commands(found)
+    judged = _tcp("INI001", loopback, {**loopback, "connect": "refused"}, url)
+    assert states_of(judged) == [("fail", "b")]
+    assert "b itself (127.0.0.1), and rank 0 runs on a" in _said(judged)
+    assert "tcp://10.1.0.1:23456" in _commands(judged)
 
 
 def test_loopback_on_simulated_nodes_is_one_machine() -> None:
@@ -127,10 +127,12 @@ def test_loopback_on_simulated_nodes_is_one_machine() -> None:
 
 def test_an_address_of_the_other_node() -> None:
     at = {"addresses": ["10.1.0.2"]}
-    found = _tcp("INI001", {**at, "own": False, "connect": "refused"}, {**at, "own": True}, "tcp://10.1.0.2:23456")
-    assert sorted(told(found)) == [("fail", "a"), ("fail", "b")]
-    assert "is no address of a, where rank 0 runs" in _said(found)
-    assert "10.1.0.2 is an address of b, and rank 0 runs on a" in _said(found)
+    judged = _tcp(
+        "INI001", {**at, "own": False, "connect": "refused"}, {**at, "own": True}, "tcp://10.1.0.2:23456"
+    )
+    assert sorted(states_of(judged)) == [("fail", "a"), ("fail", "b")]
+    assert "is no address of a, where rank 0 runs" in _said(judged)
+    assert "10.1.0.2 is an address of b, and rank 0 runs on a" in _said(judged)
 
 
 def test_an_address_of_nobody_that_leads_to_rank_0_is_fine() -> None:
@@ -141,9 +143,9 @@ def test_an_address_of_nobody_that_leads_to_rank_0_is_fine() -> None:
 
 
 def test_a_name_that_does_not_resolve() -> None:
-    found = _tcp("INI001", {}, {"addresses": [], "unresolved": "Name or service not known"}, "tcp://head:4000")
-    assert told(found) == [("fail", "b")]
-    assert "getent hosts head" in _commands(found)
+    judged = _tcp("INI001", {}, {"addresses": [], "unresolved": "Name or service not known"}, "tcp://head:4000")
+    assert states_of(judged) == [("fail", "b")]
+    assert "getent hosts head" in _commands(judged)
 
 
 @pytest.mark.parametrize(
@@ -151,17 +153,17 @@ def test_a_name_that_does_not_resolve() -> None:
     [("in use", "is in use on a"), ("denied", "may not open"), ("failed", "cannot be opened")],
 )
 def test_a_port_that_cannot_be_opened(listened: str, words: str) -> None:
-    found = _tcp("INI002", {"listened": listened, "detail": "python, pid 4711"}, {})
-    assert told(found) == [("fail", "a")]
-    assert words in _said(found)
-    assert "tcp://10.1.0.1:23467" in _commands(found)
-    assert ("sport = :23456" in _commands(found)) is (listened == "in use")
+    judged = _tcp("INI002", {"listened": listened, "detail": "python, pid 4711"}, {})
+    assert states_of(judged) == [("fail", "a")]
+    assert words in _said(judged)
+    assert "tcp://10.1.0.1:23467" in _commands(judged)
+    assert ("sport = :23456" in _commands(judged)) is (listened == "in use")
 
 
 @pytest.mark.parametrize("number", [443, 40000, 65535])
 def test_the_other_port_is_one_that_a_user_may_open(number: int) -> None:
-    found = _tcp("INI002", {"listened": "in use", "detail": "?"}, {}, f"tcp://10.1.0.1:{number}")
-    assert "tcp://10.1.0.1:23456" in _commands(found)
+    judged = _tcp("INI002", {"listened": "in use", "detail": "?"}, {}, f"tcp://10.1.0.1:{number}")
+    assert "tcp://10.1.0.1:23456" in _commands(judged)
 
 
 def test_a_node_of_rank_0_that_said_nothing_is_not_judged() -> None:
@@ -171,18 +173,18 @@ def test_a_node_of_rank_0_that_said_nothing_is_not_judged() -> None:
 
 @pytest.mark.parametrize("outcome", ["timed_out", "refused", "unreachable", "stranger", "failed"])
 def test_a_node_that_does_not_reach_the_port(outcome: str) -> None:
-    found = _tcp("INI003", {}, {"connect": outcome, "connect_detail": "said so"})
-    assert told(found) == [("fail", "b")]
-    assert found.findings[0].where.peer == "a"
-    assert ("something else answers" in _said(found)) is (outcome == "stranger")
+    judged = _tcp("INI003", {}, {"connect": outcome, "connect_detail": "said so"})
+    assert states_of(judged) == [("fail", "b")]
+    assert judged.findings[0].where.peer == "a"
+    assert ("something else answers" in _said(judged)) is (outcome == "stranger")
 
 
 def test_a_node_is_at_fault_only_where_another_one_reaches_the_port() -> None:
     """`preflight` goes on without a node that is at fault."""
     assert [finding.owner for finding in _tcp("INI003", {}, {"connect": "timed_out"}).findings] == ["site"]
     third = InitSeen(node="c", tcp=TcpInit(host="10.1.0.1", port=23456, addresses=["10.1.0.1"], connect="ok"))
-    found = _tcp("INI003", {}, {"connect": "timed_out"}, more=third)
-    assert [(finding.where.node, finding.owner) for finding in found.findings] == [("b", "node")]
+    judged = _tcp("INI003", {}, {"connect": "timed_out"}, more=third)
+    assert [(finding.where.node, finding.owner) for finding in judged.findings] == [("b", "node")]
 
 
 def test_a_closed_way_is_not_told_beside_its_own_cause() -> None:
@@ -195,15 +197,15 @@ def test_a_closed_way_is_not_told_beside_its_own_cause() -> None:
 
 
 def test_a_node_that_has_not_looked_is_not_accused() -> None:
-    assert told(_tcp("INI003", {}, {"connect": ""})) != [("fail", "b")]
+    assert states_of(_tcp("INI003", {}, {"connect": ""})) != [("fail", "b")]
 
 
 def test_a_stale_file() -> None:
     stale = {"kind": "file", "bytes": 812, "age_s": 7300.0, "owner": "mara"}
-    found = _file("INI004", stale, stale)
-    assert told(found) == [("fail", None)]
-    assert "812 bytes of mara, written 2 h ago" in _said(found)
-    assert "rm -- /shared/init" in _commands(found)
+    judged = _file("INI004", stale, stale)
+    assert states_of(judged) == [("fail", None)]
+    assert "812 bytes of mara, written 2 h ago" in _said(judged)
+    assert "rm -- /shared/init" in _commands(judged)
 
 
 def test_an_empty_file_is_as_good_as_none() -> None:
@@ -212,36 +214,36 @@ def test_an_empty_file_is_as_good_as_none() -> None:
 
 @pytest.mark.parametrize("kind", ["folder", "link", "other"])
 def test_what_is_no_file(kind: str) -> None:
-    found = _file("INI004", {"kind": kind, "bytes": 0}, {})
-    assert told(found) == [("fail", "a")]
-    assert ("rm --" in _commands(found)) is (kind == "link")
+    judged = _file("INI004", {"kind": kind, "bytes": 0}, {})
+    assert states_of(judged) == [("fail", "a")]
+    assert ("rm --" in _commands(judged)) is (kind == "link")
 
 
 def test_folders_that_are_not_one() -> None:
-    found = _file("INI005", {"sees": ["a"], "missing": ["b"]}, {"sees": ["b"], "missing": ["a"]})
-    assert [finding.state.value for finding in found.findings] == ["fail"]
-    assert "a does not see in /shared what b has made there" in _said(found)
+    judged = _file("INI005", {"sees": ["a"], "missing": ["b"]}, {"sees": ["b"], "missing": ["a"]})
+    assert [finding.state.value for finding in judged.findings] == ["fail"]
+    assert "a does not see in /shared what b has made there" in _said(judged)
 
 
 def test_a_folder_that_one_node_cannot_write() -> None:
     """The other one does not see its file either, which is no second fault."""
-    found = _file("INI005", {"missing": ["b"]}, {"problem": "Read-only file system", "sees": []})
-    assert told(found) == [("fail", "b")]
-    assert "b can make no file in /shared: Read-only file system" in _said(found)
+    judged = _file("INI005", {"missing": ["b"]}, {"problem": "Read-only file system", "sees": []})
+    assert states_of(judged) == [("fail", "b")]
+    assert "b can make no file in /shared: Read-only file system" in _said(judged)
 
 
 def test_locks_that_are_refused_or_local() -> None:
-    assert told(_file("INI006", {}, {"unlocked": "No locks available"})) == [("fail", "b")]
-    found = _file("INI006", {}, {"lock_is_local": True, "options": ["rw", "local_lock=all"]})
-    assert told(found) == [("warn", "b")]
+    assert states_of(_file("INI006", {}, {"unlocked": "No locks available"})) == [("fail", "b")]
+    judged = _file("INI006", {}, {"lock_is_local": True, "options": ["rw", "local_lock=all"]})
+    assert states_of(judged) == [("warn", "b")]
     assert _file("INI006", {}, {"options": ["rw", "nolock"]}).state.value == "ok"  # proven by the lock alone
     assert _file("INI006", {"problem": "EROFS"}, {"problem": "EROFS"}).state.value == "skipped"
 
 
 def test_torchrun_opens_no_store_at_tcp() -> None:
-    found = _tcp("INI007", {}, {}, start="torchrun")
-    assert told(found) == [("fail", None)]
-    assert "--start spawn" in _commands(found)
+    judged = _tcp("INI007", {}, {}, start="torchrun")
+    assert states_of(judged) == [("fail", None)]
+    assert "--start spawn" in _commands(judged)
     job = Job(start="torchrun", init_method=PATH)
     assert verdict("INI007", *NODES, job=job).state.value == "ok"
 
@@ -257,13 +259,13 @@ def test_torchrun_opens_no_store_at_tcp() -> None:
     ],
 )
 def test_what_spawn_pickles(given: dict[str, Any], state: str) -> None:
-    found = verdict(
+    judgement = verdict(
         "INI008",
         *NODES,
         job=Job(start="spawn", ranks=4, nodes_answered=2),
         measurements=Measurements(pickled=[Pickled(what="dataset", seconds=1.0, **given)]),
     )
-    assert [finding.state.value for finding in found.findings] == [state]
+    assert [finding.state.value for finding in judgement.findings] == [state]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ from ncclcheck.probes.facts import (
 from ncclcheck.reports.judgement.findings import Verdict
 from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
-from tests.helpers.clusters import ABSENT, DENIED, LO, nic, node, route, told, verdict
+from tests.helpers.clusters import ABSENT, DENIED, LO, nic, node, route, states_of, verdict
 
 DOCKER = nic("docker0", "172.17.0.1/16", kind="bridge", members=["veth1"])
 MGMT = nic("mgmt0", "192.168.5.1/24")
@@ -83,9 +83,9 @@ def test_simulated_nodes_are_one_machine(code: str) -> None:
     ],
 )
 def test_master_is_node_0(master: str, at: list[str] | None, state: str, words: str) -> None:
-    found = verdict("RUN005", *_pair(master, DOCKER, at=at))
-    assert found.state.value == state
-    assert words in (found.findings[0].what if found.findings else "")
+    judgement = verdict("RUN005", *_pair(master, DOCKER, at=at))
+    assert judgement.state.value == state
+    assert words in (judgement.findings[0].what if judgement.findings else "")
 
 
 def test_master_on_another_network_is_a_note() -> None:
@@ -93,7 +93,7 @@ def test_master_on_another_network_is_a_note() -> None:
         _node("a", "10.1.0.1", MGMT, MASTER_ADDR="192.168.5.1"),
         _node("b", "10.1.0.2", nic("mgmt0", "192.168.5.2/24"), MASTER_ADDR="192.168.5.1"),
     ]
-    assert told(verdict("RUN005", *nodes)) == [("note", "a")]
+    assert states_of(verdict("RUN005", *nodes)) == [("note", "a")]
 
 
 def test_a_duplicate_address_is_net010s() -> None:
@@ -104,23 +104,23 @@ def test_a_duplicate_address_is_net010s() -> None:
 def test_a_service_in_front_of_node_0_is_a_note() -> None:
     meeting = _meeting("10.96.0.7:29400", arrivals=[_arrival("joined", 1, "b")])
     nodes = [_node("a", "10.1.0.1"), _node("b", "10.1.0.2")]
-    assert told(_joined(*nodes, code="RUN005", meeting=meeting)) == [("note", "a")]
+    assert states_of(_joined(*nodes, code="RUN005", meeting=meeting)) == [("note", "a")]
 
 
 def test_a_node_that_joins_sees_that_the_address_is_its_own() -> None:
     meeting = _meeting("10.1.0.2:29400", node_rank=1, outcome="refused")
-    assert told(_joined(_node("b", "10.1.0.2"), code="RUN005", meeting=meeting)) == [("fail", "b")]
+    assert states_of(_joined(_node("b", "10.1.0.2"), code="RUN005", meeting=meeting)) == [("fail", "b")]
     elsewhere = _joined(_node("b", "10.1.0.3"), code="RUN005", meeting=meeting)
     assert elsewhere.reason == "the facts of node 0 are not here"
 
 
 def test_an_address_of_a_silent_node_is_unknown() -> None:
     run = Run(silent=[Silence(node="c", last_step="", since_s=1)])
-    assert told(verdict("RUN005", *_pair("10.1.0.9"), run=run)) == [("unknown", "a")]
+    assert states_of(verdict("RUN005", *_pair("10.1.0.9"), run=run)) == [("unknown", "a")]
 
 
 @pytest.mark.parametrize(
-    ("nodes", "found"),
+    ("nodes", "states"),
     [
         (_pair("10.1.0.1"), [("ok", None)]),
         (_pair("127.0.0.1"), [("fail", None)]),
@@ -137,29 +137,29 @@ def test_an_address_of_a_silent_node_is_unknown() -> None:
         ([*_pair("a", at=["10.1.0.1"]), _node("c", "10.1.0.3", MASTER_ADDR="c")], [("fail", "c")]),
     ],
 )
-def test_master_is_one_and_not_loopback(nodes: list[Node], found: list[tuple[str, str | None]]) -> None:
-    assert told(verdict("RUN006", *nodes)) == found
+def test_master_is_one_and_not_loopback(nodes: list[Node], states: list[tuple[str, str | None]]) -> None:
+    assert states_of(verdict("RUN006", *nodes)) == states
 
 
 def test_a_typed_loopback_endpoint() -> None:
-    found = _joined(_node("a", "10.1.0.1"), code="RUN006", meeting=_meeting("127.0.0.1:29400"))
-    assert found.findings[0].what.startswith("--rdzv-endpoint is 127.0.0.1")
+    judged = _joined(_node("a", "10.1.0.1"), code="RUN006", meeting=_meeting("127.0.0.1:29400"))
+    assert judged.findings[0].what.startswith("--rdzv-endpoint is 127.0.0.1")
 
 
 def test_a_variable_left_over_beside_a_typed_endpoint_is_a_note() -> None:
     """The nodes have met: what MASTER_ADDR of another job says harms nobody here."""
     nodes = [_node("a", "10.1.0.1"), _node("b", "10.1.0.2", MASTER_ADDR="gpu-old-17", at=[])]
     meeting = replace(_meeting("10.1.0.1:29400"), outcome="open", node_rank=0)
-    found = _joined(*nodes, code="RUN006", meeting=meeting)
-    assert [finding.state.value for finding in found.findings] == ["note"]
-    assert "MASTER_ADDR is set on b and not used" in found.findings[0].what
+    judged = _joined(*nodes, code="RUN006", meeting=meeting)
+    assert [finding.state.value for finding in judged.findings] == ["note"]
+    assert "MASTER_ADDR is set on b and not used" in judged.findings[0].what
 
 
 @pytest.mark.parametrize("master", ["127.0.0.1", "10.9.9.9", "gpu-old-17"])
 def test_what_some_profiles_set_is_no_failure_of_the_job(master: str) -> None:
     """A launcher sets it on all nodes."""
     nodes = [_node("a", "10.1.0.1"), _node("b", "10.1.0.2", MASTER_ADDR=master, at=[]), _node("c", "10.1.0.3")]
-    assert told(verdict("RUN006", *nodes)) == [("note", "b")]
+    assert states_of(verdict("RUN006", *nodes)) == [("note", "b")]
     assert verdict("RUN005", *nodes).state.value == "skipped"
 
 
@@ -168,8 +168,8 @@ HELD = [PortHolder(port=29500, pid=77, name="python", address="0.0.0.0")]
 
 def _with_port(holders: Any, env: dict[str, str]) -> Node:
     given: Any = {"MASTER_PORT": "29500", **env}
-    one = _node("a", "10.1.0.1", **given)
-    return replace(one, job=replace(one.job, port_holders=holders))
+    machine = _node("a", "10.1.0.1", **given)
+    return replace(machine, job=replace(machine.job, port_holders=holders))
 
 
 @pytest.mark.parametrize(
@@ -185,10 +185,10 @@ def _with_port(holders: Any, env: dict[str, str]) -> Node:
     ],
 )
 def test_the_port(holders: Any, env: dict[str, str], asked: int, state: str) -> None:
-    found = verdict("RUN007", _with_port(holders, env), job=Job(nodes_asked=asked))
-    assert found.state.value == state
+    judgement = verdict("RUN007", _with_port(holders, env), job=Job(nodes_asked=asked))
+    assert judgement.state.value == state
     if state == "fail":
-        assert "port 29500 is held by python (pid 77)" in found.findings[0].what
+        assert "port 29500 is held by python (pid 77)" in judgement.findings[0].what
 
 
 @pytest.mark.parametrize(("launcher", "state"), [("join", "fail"), ("torchrun", "skipped")])
@@ -200,9 +200,9 @@ def test_a_typed_port_that_could_not_be_opened(launcher: Any, state: str) -> Non
 
 def test_one_rank_twice() -> None:
     arrivals = [_arrival("joined", 1, "b"), _arrival("same rank", 1, "c")]
-    found = _joined(_node("a", "10.1.0.1"), code="RUN008", meeting=_meeting(arrivals=arrivals))
-    assert (told(found), found.findings[0].where.peer) == ([("fail", "c")], "b")
-    assert found.findings[0].what == "c (10.1.0.9) and b both came as node rank 1"
+    judged = _joined(_node("a", "10.1.0.1"), code="RUN008", meeting=_meeting(arrivals=arrivals))
+    assert (states_of(judged), judged.findings[0].where.peer) == ([("fail", "c")], "b")
+    assert judged.findings[0].what == "c (10.1.0.9) and b both came as node rank 1"
 
 
 def test_a_second_node_rank_0() -> None:
@@ -226,7 +226,7 @@ def test_one_node_twice() -> None:
 @pytest.mark.parametrize("outcome", ["other command", "other protocol", "late"])
 def test_turned_away(outcome: str) -> None:
     meeting = _meeting(arrivals=[_arrival(outcome, 1, "b")])
-    assert told(_joined(_node("a", "10.1.0.1"), code="RUN008", meeting=meeting)) == [("fail", "b")]
+    assert states_of(_joined(_node("a", "10.1.0.1"), code="RUN008", meeting=meeting)) == [("fail", "b")]
 
 
 @pytest.mark.parametrize(("ranks", "state"), [("00", "warn"), ("01", "ok")])
@@ -243,21 +243,21 @@ def test_everybody_came_once() -> None:
 
 def test_different_numbers_of_nodes() -> None:
     meeting = _meeting(arrivals=[_arrival("other count", 1, "b", nodes=3)])
-    found = _joined(_node("a", "10.1.0.1"), code="RUN009", meeting=meeting)
-    assert told(found) == [("fail", "b")]
-    assert found.findings[0].what == "b was told of 3 nodes, a of 2"
+    judged = _joined(_node("a", "10.1.0.1"), code="RUN009", meeting=meeting)
+    assert states_of(judged) == [("fail", "b")]
+    assert judged.findings[0].what == "b was told of 3 nodes, a of 2"
 
 
 def test_world_size_differs() -> None:
     nodes = [_node(name, "10.1.0.1", WORLD_SIZE=size) for name, size in zip("abc", "224", strict=True)]
-    assert told(verdict("RUN009", *nodes)) == [("fail", "c")]
+    assert states_of(verdict("RUN009", *nodes)) == [("fail", "c")]
 
 
 def test_how_world_size_was_read_is_said() -> None:
-    found = _joined(
+    judged = _joined(
         *_pair("a", WORLD_SIZE="2"), code="RUN009", meeting=_meeting(), chosen_by="WORLD_SIZE=2 as pods"
     )
-    assert found.findings[0].what == "read from WORLD_SIZE=2 as pods"
+    assert judged.findings[0].what == "read from WORLD_SIZE=2 as pods"
 
 
 @pytest.mark.parametrize(
@@ -270,11 +270,11 @@ def test_how_world_size_was_read_is_said() -> None:
     ],
 )
 def test_why_node_0_was_not_reached(address: str, routes: Any, words: str) -> None:
-    one = node("b", LO, nic("eth0", "10.1.0.2/24"), routes=routes)
+    machine = node("b", LO, nic("eth0", "10.1.0.2/24"), routes=routes)
     meeting = _meeting(f"{address}:29400", outcome="silent", node_rank=1, addresses=[address], detail="no answer")
-    found = _joined(one, code="RUN010", meeting=meeting)
-    assert told(found) == [("unknown", "b")]
-    assert words in found.findings[0].evidence[-1].value
+    judged = _joined(machine, code="RUN010", meeting=meeting)
+    assert states_of(judged) == [("unknown", "b")]
+    assert words in judged.findings[0].evidence[-1].value
 
 
 @pytest.mark.parametrize("outcome", ["unresolved", "no_route", "refused", "silent", "stranger"])

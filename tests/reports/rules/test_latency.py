@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.facts import Burst, Counters, Measurements, NodeReach, replace
-from tests.helpers.clusters import told
+from tests.helpers.clusters import states_of
 from tests.helpers.reach_clusters import Change, codes_told, hosts, judged, measured
 
 FAR = Burst(bytes=2_000_000, seconds=0.15, segments=1400, retransmits=0)
@@ -59,14 +59,14 @@ def test_without_cores_one_pair_is_no_distance(
         return {"rtt_us": ms * 1000} if far else {}
 
     verdict = judged("NET018", hosts(count), measurements=_busy(count, change))
-    assert [one for one in told(verdict) if one[0] != "ok"] == expected
+    assert [pair for pair in states_of(verdict) if pair[0] != "ok"] == expected
 
 
 def test_without_cores_what_varies_between_pairs_is_no_distance() -> None:
     ms = {("h1", "h3"): 6.0, ("h3", "h1"): 7.0, ("h2", "h3"): 14.0, ("h3", "h2"): 9.0, ("h3", "h4"): 5.5}
     change = lambda a, b: {"rtt_us": 1000 * ms.get((a, b), 6.0)} if "h3" in (a, b) else {}  # noqa: E731
     assert judged("NET018", hosts(4), measurements=_busy(4, change)).state.value == "ok"
-    assert told(judged("NET018", hosts(4), change)) == [("warn", "h3")]
+    assert states_of(judged("NET018", hosts(4), change)) == [("warn", "h3")]
 
 
 @pytest.mark.parametrize(("running", "state"), [(0.0, "warn"), (12.0, "note")])
@@ -77,7 +77,9 @@ def test_without_cores_a_slow_burst_is_a_note(running: float, state: str) -> Non
     )
     of_all = measured(hosts(3), lambda _, b: {"bursts": [slow if b == "h1" else fast]})
     of_all = replace(of_all, reach=[replace(reach, running=running) for reach in of_all.reach])
-    assert [one[0] for one in told(judged("NET008", hosts(3), measurements=of_all)) if one[0] != "ok"] == [state]
+    assert [pair[0] for pair in states_of(judged("NET008", hosts(3), measurements=of_all)) if pair[0] != "ok"] == [
+        state
+    ]
 
 
 def _filled(ms_back: float, gbit: float) -> NodeReach:
@@ -121,4 +123,4 @@ def test_a_queue_of_other_traffic_is_a_full_link_and_no_distance(ms_back: float,
     ],
 )
 def test_what_is_not_far(change: Change | None) -> None:
-    assert told(judged("NET018", hosts(3), change))[0][0] == "ok"
+    assert states_of(judged("NET018", hosts(3), change))[0][0] == "ok"

@@ -234,16 +234,16 @@ def test_words_of_a_whole_step(detail: str, what: str, command: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("detail", "said"),
+    ("detail", "words"),
     [
         ("srun: error: Invalid generic resource (gres) specification", "Invalid generic resource (gres)"),
         ("srun: fatal: No command given to execute.", "No command given"),
         ("srun: error: h1: task 0: Killed\nsrun: error: Couldn't find the specified plugin", "Couldn't find the"),
     ],
 )
-def test_words_of_srun_that_nobody_knows_stand_in_the_heading(detail: str, said: str) -> None:
+def test_words_of_srun_that_nobody_knows_stand_in_the_heading(detail: str, words: str) -> None:
     finding = run001(detail)
-    assert finding.what.startswith(f"srun starts nothing: {said}")
+    assert finding.what.startswith(f"srun starts nothing: {words}")
     assert "srun -v --overlap -w h3 true" in finding.remedies[1].commands
 
 

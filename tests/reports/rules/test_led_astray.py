@@ -23,8 +23,8 @@ _GLOO = Job(nodes_asked=3, backend_asked="gloo")
 
 @pytest.mark.parametrize("name", ["GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"])
 def test_the_variable_is_the_cause_and_stands_in_the_heading(name: str) -> None:
-    found = verdict("NET003", _node(1), _node(2, **{name: "mgmt0"}), _node(3), job=_GLOO)
-    (finding,) = found.findings
+    judgement = verdict("NET003", _node(1), _node(2, **{name: "mgmt0"}), _node(3), job=_GLOO)
+    (finding,) = judgement.findings
     assert finding.where.node == "h2"
     assert finding.what.startswith(
         f"{name}=mgmt0, which h[1,3] do not have, chooses mgmt0 (10.2.0.2) in 10.2.0.0/24"
@@ -37,8 +37,8 @@ def test_where_nobody_reaches_it_there_the_variable_is_the_failure() -> None:
     nodes = [_node(1), _node(2, GLOO_SOCKET_IFNAME="mgmt0"), _node(3)]
     for connect, state in ((DROPPED, "fail"), (Connect(outcome="ok"), "warn")):
         measurements = measured(nodes, pairs("in", "h2", connect=connect))
-        found = verdict("NET003", *nodes, job=_GLOO, measurements=measurements)
-        (finding,) = [one for one in found.findings if one.state.value != "ok"]
+        judgement = verdict("NET003", *nodes, job=_GLOO, measurements=measurements)
+        (finding,) = [finding for finding in judgement.findings if finding.state.value != "ok"]
         assert finding.state.value == state
         assert finding.what.startswith("GLOO_SOCKET_IFNAME=mgmt0, which h[1,3] do not have")
 

@@ -48,8 +48,8 @@ def _cluster(count: int, speeds: Speeds, change: Change | None = None, times: in
 
 
 def _bad(cluster: Cluster) -> dict[str, Verdict]:
-    verdicts = [one for one in judge(cluster) if one.code in ("NET009", "BEN004")]
-    return {one.code: one for one in causes_first(verdicts) if one.state in (State.FAIL, State.WARN)}
+    verdicts = [entry for entry in judge(cluster) if entry.code in ("NET009", "BEN004")]
+    return {entry.code: entry for entry in causes_first(verdicts) if entry.state in (State.FAIL, State.WARN)}
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_lost_packets_are_the_cause_of_a_slow_way(count: int, speeds: Speeds) ->
 
 def test_loss_that_no_exchange_shows_stays_a_warning() -> None:
     bad = _bad(_cluster(3, {}, _lossy("h1", "h2")))
-    assert {code: one.state for code, one in bad.items()} == {"NET009": State.WARN}
+    assert {code: entry.state for code, entry in bad.items()} == {"NET009": State.WARN}
 
 
 def test_a_way_that_was_slow_once_makes_no_failure_of_loss() -> None:
@@ -119,8 +119,8 @@ def test_without_cores_only_far_slower_is_named(slow: float, waited: float, code
     nodes = [node(name) for name in "abcd"]
     measured = Measurements(pairs=times)
     job = Job(nodes_asked=4, backend="gloo", ranks=4)
-    found = verdict("BEN004", *nodes, command="bench", job=job, measurements=measured)
-    findings = [finding for finding in found.findings if finding.state.value != "ok"]
+    judgement = verdict("BEN004", *nodes, command="bench", job=job, measurements=measured)
+    findings = [finding for finding in judgement.findings if finding.state.value != "ok"]
     assert [finding.state.value for finding in findings] == codes
     assert all(finding.where.node == "c" for finding in findings)
     cluster = Cluster(command="bench", nodes=nodes, job=job, measurements=measured)

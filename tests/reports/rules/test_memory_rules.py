@@ -37,9 +37,9 @@ def test_a_sound_job() -> None:
 def test_contexts_of_all_ranks_on_gpu_0(user: Any) -> None:
     """pytorch/pytorch#49481."""
     guests = [process(100 + rank, 871 * MIB, user) for rank in (1, 2, 3)]
-    found = verdict("MEM001", gpu_node("a", *ranks(*guests, user=user)))
-    assert [(f.state.value, f.where.device) for f in found.findings] == [("warn", "GPU 0")]
-    assert found.findings[0].what == "3 processes that compute on other GPUs hold 2.55 GiB on it"
+    judgement = verdict("MEM001", gpu_node("a", *ranks(*guests, user=user)))
+    assert [(f.state.value, f.where.device) for f in judgement.findings] == [("warn", "GPU 0")]
+    assert judgement.findings[0].what == "3 processes that compute on other GPUs hold 2.55 GiB on it"
 
 
 def test_one_process_over_several_gpus_is_sound() -> None:
@@ -55,8 +55,8 @@ def test_two_processes_that_share_their_gpus_evenly_are_sound() -> None:
 
 
 def test_gpu_0_is_fuller() -> None:
-    found = verdict("MEM002", gpu_node("a", *ranks(used=(40, 20, 20, 21))))
-    assert [(f.state.value, f.where.device) for f in found.findings] == [("warn", "GPU 0")]
+    judgement = verdict("MEM002", gpu_node("a", *ranks(used=(40, 20, 20, 21))))
+    assert [(f.state.value, f.where.device) for f in judgement.findings] == [("warn", "GPU 0")]
 
 
 @pytest.mark.parametrize("used", [(24, 20, 20, 20), (3, 2, 2, 2), (0, 20, 20, 20)])
@@ -66,9 +66,9 @@ def test_gpus_that_are_about_as_full(used: tuple[int, ...]) -> None:
 
 def test_ranks_that_all_took_gpu_0() -> None:
     taken = [process(pid, 18 * GIB) for pid in (7, 8, 9)]
-    found = verdict("MEM003", gpu_node("a", card(0, processes=taken), card(1)))
-    assert [(f.state.value, f.where.device) for f in found.findings] == [("warn", "GPU 0")]
-    assert "nothing runs on GPU 1" in found.findings[0].what
+    judgement = verdict("MEM003", gpu_node("a", card(0, processes=taken), card(1)))
+    assert [(f.state.value, f.where.device) for f in judgement.findings] == [("warn", "GPU 0")]
+    assert "nothing runs on GPU 1" in judgement.findings[0].what
 
 
 def test_two_ranks_a_gpu_on_all_gpus_are_wanted() -> None:

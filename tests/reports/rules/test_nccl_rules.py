@@ -78,7 +78,7 @@ def verdict(code: str, *nodes: Node) -> Verdict:
     return judge(Cluster(nodes=list(nodes)), rule)[0]
 
 
-def said(findings: list[Finding]) -> str:
+def sentences(findings: list[Finding]) -> str:
     return " / ".join(f"{finding.where}: {finding.what}" for finding in findings)
 
 
@@ -223,15 +223,15 @@ CASES: list[tuple[str, str, list[Node], State, str]] = [
 
 @pytest.mark.parametrize(("code", "case", "nodes", "state", "words"), CASES, ids=[f"{c[0]} {c[1]}" for c in CASES])
 def test_rule(code: str, case: str, nodes: list[Node], state: State, words: str) -> None:
-    found = verdict(code, *nodes)
-    assert found.state is state, f"{case}: {said(found.findings)}"
-    assert words in said(found.findings)
-    assert "could not be judged" not in said(found.findings)
+    judgement = verdict(code, *nodes)
+    assert judgement.state is state, f"{case}: {sentences(judgement.findings)}"
+    assert words in sentences(judgement.findings)
+    assert "could not be judged" not in sentences(judgement.findings)
 
 
 def test_a_misread_line_is_told_once() -> None:
-    found = verdict("NCC004", node(conf_files=conf(("NCCL_IB_DISABLE", '"1"'))))
-    assert len(found.findings) == 1
+    judgement = verdict("NCC004", node(conf_files=conf(("NCCL_IB_DISABLE", '"1"'))))
+    assert len(judgement.findings) == 1
 
 
 def test_the_name_of_the_shell_command_can_be_pasted() -> None:
@@ -242,11 +242,11 @@ def test_the_name_of_the_shell_command_can_be_pasted() -> None:
 
 
 def test_notes_of_one_node_are_one_line() -> None:
-    found = verdict("NCC006", node(env={"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Tree", "NCCL_NTHREADS": "256"}))
-    assert [finding.what for finding in found.findings] == [
+    judgement = verdict("NCC006", node(env={"NCCL_DEBUG": "INFO", "NCCL_ALGO": "Tree", "NCCL_NTHREADS": "256"}))
+    assert [finding.what for finding in judgement.findings] == [
         "set, and meant for debugging: NCCL_DEBUG=INFO, NCCL_ALGO=Tree, NCCL_NTHREADS=256"
     ]
-    (fix,) = found.findings[0].remedies
+    (fix,) = judgement.findings[0].remedies
     assert fix.commands == ["unset NCCL_ALGO NCCL_NTHREADS", "export NCCL_DEBUG=WARN"]
 
 

@@ -33,7 +33,7 @@ from ncclcheck.reports.judgement.judge import judge
 from ncclcheck.reports.judgement.rule import all_rules
 from ncclcheck.reports.subjects.addresses.names import hosts_file
 from ncclcheck.reports.text import closing
-from tests.helpers.clusters import LO, nic, node, route, told, verdict
+from tests.helpers.clusters import LO, nic, node, route, states_of, verdict
 from tests.helpers.reach_clusters import CUT, DROPPED, STALLED, Change, codes_told, hosts, judged, measured, pairs
 
 DOCKER = nic("docker0", "172.17.0.1/16", kind="bridge", members=["veth1"])
@@ -42,7 +42,7 @@ ETH0 = nic("eth0", "10.1.0.1/24")
 
 def _on(a: str, b: str, **facts: Any) -> Change:
     """These facts between two nodes, both ways."""
-    return lambda one, other: facts if {one, other} == {a, b} else {}
+    return lambda end, other: facts if {end, other} == {a, b} else {}
 
 
 # Path MTU
@@ -50,10 +50,10 @@ def _on(a: str, b: str, **facts: Any) -> Change:
 
 def test_two_nodes_that_lose_large_packets_both_ways_are_one_finding() -> None:
     lost = pairs("both", "h2", path_mtu=PathMtu(sent=1500, arrived=1400), bursts=[STALLED])
-    found = judged("NET007", hosts(2), lost)
-    assert told(found) == [("fail", "h2")]
-    assert "between h1 and h2, both ways, vanish: 1500 bytes do not arrive, 1400 do" in found.findings[0].what
-    assert "mtu 1400   # on every node" in found.findings[0].remedies[0].commands[0]
+    judgement = judged("NET007", hosts(2), lost)
+    assert states_of(judgement) == [("fail", "h2")]
+    assert "between h1 and h2, both ways, vanish: 1500 bytes do not arrive, 1400 do" in judgement.findings[0].what
+    assert "mtu 1400   # on every node" in judgement.findings[0].remedies[0].commands[0]
 
 
 # Names
@@ -61,18 +61,18 @@ def test_two_nodes_that_lose_large_packets_both_ways_are_one_finding() -> None:
 
 def test_two_nodes_that_would_tell_the_same_address_are_a_failure_for_gloo() -> None:
     pair = [node(n, LO, nic("eth0", f"10.1.0.{i}/24"), DOCKER, own="172.17.0.1") for i, n in enumerate("ab", 1)]
-    found = verdict("NET005", *pair, job=Job(nodes_asked=2, backend="gloo"))
-    assert told(found) == [("fail", "a"), ("fail", "b")]
-    assert "gloo would advertise 172.17.0.1 (docker0), and so would 1 other node" in found.findings[0].what
+    judgement = verdict("NET005", *pair, job=Job(nodes_asked=2, backend="gloo"))
+    assert states_of(judgement) == [("fail", "a"), ("fail", "b")]
+    assert "gloo would advertise 172.17.0.1 (docker0), and so would 1 other node" in judgement.findings[0].what
     assert verdict("NET005", *pair, job=Job(nodes_asked=2, backend="nccl")).state is State.WARN
 
 
 def test_one_name_on_a_bridge_is_a_failure_too() -> None:
-    one = node("a", LO, ETH0, DOCKER, own="172.17.0.1")
-    found = verdict(
-        "NET005", one, node("b", LO, nic("eth0", "10.1.0.2/24")), job=Job(nodes_asked=2, backend="gloo")
+    machine = node("a", LO, ETH0, DOCKER, own="172.17.0.1")
+    judgement = verdict(
+        "NET005", machine, node("b", LO, nic("eth0", "10.1.0.2/24")), job=Job(nodes_asked=2, backend="gloo")
     )
-    assert told(found) == [("fail", "a")]
+    assert states_of(judgement) == [("fail", "a")]
 
 
 @pytest.mark.parametrize(
@@ -118,7 +118,7 @@ def test_one_bridge_that_all_nodes_chose_is_one_finding() -> None:
     docker = nic("docker0", "172.17.0.1/16", kind="bridge", members=[])
     env = {"NCCL_SOCKET_IFNAME": "docker0"}
     same = [node(f"h{i}", LO, nic("eth0", f"10.1.0.{i}/24"), docker, env=env) for i in (1, 2, 3)]
-    assert told(verdict("NET010", *same)) == [("fail", "h1")]
+    assert states_of(verdict("NET010", *same)) == [("fail", "h1")]
 
 
 def test_an_interface_that_is_down_owns_no_address() -> None:
@@ -134,7 +134,7 @@ def _wide(position: int) -> list[Any]:
         node(f"h{i}", LO, nic("eth0", f"10.1.{9 * (i == 2)}.{i}/{8 if i == position else 24}"), routes=default)
         for i in (1, 2, 3)
     ]
-    return [replace(one, network=replace(one.network, routes=default)) for one in nodes]
+    return [replace(machine, network=replace(machine.network, routes=default)) for machine in nodes]
 
 
 @pytest.mark.parametrize("position", [1, 3])
@@ -148,12 +148,12 @@ def test_a_prefix_that_is_too_wide_is_the_cause_where_packets_are_lost(position:
 
 
 def test_a_prefix_that_is_too_wide_is_a_warning_where_all_find_each_other() -> None:
-    assert told(judged("NET003", _wide(1)))[0] == ("warn", "h1")
+    assert states_of(judged("NET003", _wide(1)))[0] == ("warn", "h1")
 
 
 def test_where_nobody_reaches_a_node_the_prefix_is_not_the_cause() -> None:
-    found = judged("NET003", _wide(1), pairs("both", "h2", **CUT))
-    assert told(found)[0] == ("warn", "h1")
+    judgement = judged("NET003", _wide(1), pairs("both", "h2", **CUT))
+    assert states_of(judgement)[0] == ("warn", "h1")
 
 
 def _two(*second: Any) -> list[Any]:
@@ -165,20 +165,20 @@ def _two(*second: Any) -> list[Any]:
 
 
 def test_the_second_address_tells_which_of_two_nodes_is_off() -> None:
-    found = verdict("NET003", *_two(nic("eth0", "10.6.0.2/24", "10.1.0.2/24")))
-    assert told(found) == [("fail", "h2")]
-    assert "eth0 has 10.6.0.2/24 first" in found.findings[0].what
-    assert "its second address, 10.1.0.2, is in 10.1.0.0/24 (h1)" in found.findings[0].what
-    commands = [line for remedy in found.findings[0].remedies for line in remedy.commands]
+    judgement = verdict("NET003", *_two(nic("eth0", "10.6.0.2/24", "10.1.0.2/24")))
+    assert states_of(judgement) == [("fail", "h2")]
+    assert "eth0 has 10.6.0.2/24 first" in judgement.findings[0].what
+    assert "its second address, 10.1.0.2, is in 10.1.0.0/24 (h1)" in judgement.findings[0].what
+    commands = [line for remedy in judgement.findings[0].remedies for line in remedy.commands]
     assert "ip addr del 10.6.0.2/24 dev eth0 && ip addr add 10.6.0.2/24 dev eth0" in commands
     assert not [line for line in commands if "IFNAME" in line]
 
 
 def test_another_interface_in_the_right_subnet_is_named() -> None:
     nodes = _two(nic("eth0", "10.6.0.2/24"), nic("eth1", "10.1.0.2/24"))
-    found = verdict("NET003", *[replace(n, network=replace(n.network, routes=[])) for n in nodes])
-    assert told(found)[0] == ("fail", "h2")
-    assert 'export NCCL_SOCKET_IFNAME="=eth1"' in found.findings[0].remedies[0].commands
+    judgement = verdict("NET003", *[replace(n, network=replace(n.network, routes=[])) for n in nodes])
+    assert states_of(judgement)[0] == ("fail", "h2")
+    assert 'export NCCL_SOCKET_IFNAME="=eth1"' in judgement.findings[0].remedies[0].commands
 
 
 @pytest.mark.parametrize(("endpoint", "blamed"), [("10.1.0.1", "b"), ("10.6.0.2", "a"), ("", None)])
@@ -188,10 +188,14 @@ def test_the_endpoint_decides_between_two_nodes_and_else_nobody_is_blamed(
     met = Meeting(endpoint=f"{endpoint}:29500", told_by="options", outcome="open", addresses=[endpoint])
     job = Job(nodes_asked=2, launcher="join" if endpoint else "ssh", meeting=met if endpoint else None)
     pair = [node("a", LO, ETH0), node("b", LO, nic("eth0", "10.6.0.2/24"))]
-    found = verdict("NET003", *pair, job=job)
-    assert told(found) == [("fail", blamed)]
-    assert "where the endpoint is" in found.findings[0].what if endpoint else "nothing" in found.findings[0].what
-    assert not [line for remedy in found.findings[0].remedies for line in remedy.commands if "IFNAME" in line]
+    judgement = verdict("NET003", *pair, job=job)
+    assert states_of(judgement) == [("fail", blamed)]
+    assert (
+        "where the endpoint is" in judgement.findings[0].what
+        if endpoint
+        else "nothing" in judgement.findings[0].what
+    )
+    assert not [line for remedy in judgement.findings[0].remedies for line in remedy.commands if "IFNAME" in line]
 
 
 # Routes of a join
@@ -215,10 +219,10 @@ def test_a_node_without_a_route_to_node_rank_0_is_certain_of_it(interface: Any, 
         endpoint="10.1.0.1:29500", told_by="options", outcome="unrouted", node_rank=1, addresses=["10.1.0.1"],
         detail="no route to 10.1.0.1:29500: Network is unreachable",
     )  # fmt: skip
-    found = verdict("RUN010", node("b", LO, interface), job=Job(launcher="join", nodes_asked=2, meeting=met))
-    assert told(found) == [("fail", "b")]
-    assert words in found.findings[0].what
-    assert found.findings[0].remedies[0].commands[0].startswith(command)
+    judgement = verdict("RUN010", node("b", LO, interface), job=Job(launcher="join", nodes_asked=2, meeting=met))
+    assert states_of(judgement) == [("fail", "b")]
+    assert words in judgement.findings[0].what
+    assert judgement.findings[0].remedies[0].commands[0].startswith(command)
 
 
 # New connections that are dropped
@@ -260,9 +264,9 @@ def _bad(code: str, name: str) -> Verdict:
 
 def test_what_stands_on_another_finding_comes_after_it() -> None:
     given = [_bad(code, "a") for code in ("NCC007", "NET003", "NET005", "NET007", "NET010")]
-    assert [one.code for one in causes_first(given)] == ["NCC007", "NET003", "NET010", "NET005", "NET007"]
+    assert [entry.code for entry in causes_first(given)] == ["NCC007", "NET003", "NET010", "NET005", "NET007"]
     turned = [_bad(code, "a") for code in ("NET001", "NET006", "NCC007")]
-    assert [one.code for one in causes_first(turned)] == ["NCC007", "NET001", "NET006"]
+    assert [entry.code for entry in causes_first(turned)] == ["NCC007", "NET001", "NET006"]
 
 
 def test_the_last_line_names_the_cause() -> None:
@@ -277,7 +281,7 @@ def test_the_last_line_names_the_cause() -> None:
 def test_no_rule_stands_on_itself() -> None:
     """Else no order of causes would exist."""
     verdicts = [_bad(rule.code, "a") for rule in all_rules()]
-    order = {one.code: place for place, one in enumerate(causes_first(verdicts))}
+    order = {entry.code: place for place, entry in enumerate(causes_first(verdicts))}
     assert not [
         (rule.code, ground) for rule in all_rules() for ground in rule.ground if order[ground] > order[rule.code]
     ]
@@ -286,11 +290,15 @@ def test_no_rule_stands_on_itself() -> None:
 def test_one_variable_has_one_value_in_a_report() -> None:
     """gloo goes by the own name, which is eth1's: advice of the two that share a subnet names this one."""
     shared = [nic("eth0", "10.1.0.1/24"), nic("eth1", "10.1.0.51/24"), nic("eth2", "10.1.0.91/24")]
-    one = node("a", LO, *shared, own="10.1.0.51")
-    cluster = Cluster(nodes=[one], job=Job(backend="gloo"))
-    found = next(v for v in judge(cluster, [r for r in all_rules() if r.code == "NET011"]) if v.code == "NET011")
-    said = {line for f in found.findings for fix in f.remedies for line in fix.commands if "IFNAME" in line}
-    assert said == {"export NCCL_SOCKET_IFNAME='=eth1'"}
+    machine = node("a", LO, *shared, own="10.1.0.51")
+    cluster = Cluster(nodes=[machine], job=Job(backend="gloo"))
+    judgement = next(
+        v for v in judge(cluster, [r for r in all_rules() if r.code == "NET011"]) if v.code == "NET011"
+    )
+    commands = {
+        line for f in judgement.findings for fix in f.remedies for line in fix.commands if "IFNAME" in line
+    }
+    assert commands == {"export NCCL_SOCKET_IFNAME='=eth1'"}
 
 
 def test_pairs_that_a_cause_explains_are_not_asked_again() -> None:
@@ -343,12 +351,12 @@ def test_a_route_that_shadows_the_subnet_is_the_cause_where_connections_fail(
     nodes = _shadowed(other, routes=routes)
     astray = {"interface": other.name}
     works = judged("NET003", nodes, pairs("out", "h2", **astray))
-    assert told(works)[0] == ("warn", "h2")
+    assert states_of(works)[0] == ("warn", "h2")
     assert f"by {other.name}, not by the chosen eth0: its route {line} comes before 10.1.0.0/24" in str(works)
     assert command in works.findings[0].remedies[0].commands
     change = _on("h1", "h2", **CUT, **astray)
     assert ("NET003", "fail", "h2") in codes_told(nodes, change)
-    assert not [one for one in codes_told(nodes, change) if one[0] == "NET006"]
+    assert not [pair for pair in codes_told(nodes, change) if pair[0] == "NET006"]
 
 
 def test_policy_rules_that_send_from_the_chosen_interface_make_a_stray_route_harmless() -> None:
@@ -393,20 +401,20 @@ def test_a_detour_to_node_rank_0_is_certain_where_the_kernel_was_seen_to_take_it
         endpoint="10.1.0.1:29500", told_by="options", outcome=outcome, node_rank=1, addresses=["10.1.0.1"],
         sources=[source], detail="no answer",
     )  # fmt: skip
-    one = node("h2", LO, nic("eth0", "10.1.0.2/24"), MGMT, routes=STRAY)
-    found = verdict("RUN010", one, job=Job(launcher="join", nodes_asked=2, meeting=met))
-    assert found.state.value == state
-    said = "10.1.0.1 goes by mgmt0: eth0 is in 10.1.0.0/24, but the kernel's route is 10.1.0.0/25 dev mgmt0"
-    assert said in [evidence.value for evidence in found.findings[0].evidence]
+    machine = node("h2", LO, nic("eth0", "10.1.0.2/24"), MGMT, routes=STRAY)
+    judgement = verdict("RUN010", machine, job=Job(launcher="join", nodes_asked=2, meeting=met))
+    assert judgement.state.value == state
+    words = "10.1.0.1 goes by mgmt0: eth0 is in 10.1.0.0/24, but the kernel's route is 10.1.0.0/25 dev mgmt0"
+    assert words in [evidence.value for evidence in judgement.findings[0].evidence]
     if state == "fail":
-        assert "by mgmt0, not by eth0, in whose subnet it is: its route 10.1.0.0/25 dev mgmt0" in str(found)
-        assert "ip route del 10.1.0.0/25 dev mgmt0" in found.findings[0].remedies[0].commands
+        assert "by mgmt0, not by eth0, in whose subnet it is: its route 10.1.0.0/25 dev mgmt0" in str(judgement)
+        assert "ip route del 10.1.0.0/25 dev mgmt0" in judgement.findings[0].remedies[0].commands
 
 
 def test_a_detour_stands_before_what_is_slow_by_it() -> None:
     slow = Verdict(code="BEN004", title="", state=State.FAIL)
     warned = Verdict(code="NET003", title="", state=State.WARN)
-    assert [one.code for one in causes_first([slow, warned])] == ["NET003", "BEN004"]
+    assert [entry.code for entry in causes_first([slow, warned])] == ["NET003", "BEN004"]
 
 
 # MAC addresses
@@ -415,21 +423,22 @@ MACS = {f"h{i}": f"02:42:0a:01:00:0{i}" for i in (1, 2, 3)}
 
 
 def _with_macs(kind: Any = "physical", **macs: str) -> list[Any]:
-    told = MACS | macs
+    addresses = MACS | macs
     return [
-        node(name, LO, nic("eth0", f"10.1.0.{i}/24", mac=told[name], kind=kind), DOCKER)
+        node(name, LO, nic("eth0", f"10.1.0.{i}/24", mac=addresses[name], kind=kind), DOCKER)
         for i, name in enumerate(("h1", "h2", "h3"), 1)
     ]
 
 
 def test_two_nodes_with_one_mac_address_are_told() -> None:
     nodes = _with_macs(h3=MACS["h2"])
-    found = judged("NET010", nodes, _on("h2", "h3", **CUT))
-    assert told(found) == [("fail", "h2"), ("fail", "h3")]
+    judgement = judged("NET010", nodes, _on("h2", "h3", **CUT))
+    assert states_of(judgement) == [("fail", "h2"), ("fail", "h3")]
     assert (
-        f"eth0 of h2 has the MAC address {MACS['h2']}, and so has h3 in the same subnet" in found.findings[0].what
+        f"eth0 of h2 has the MAC address {MACS['h2']}, and so has h3 in the same subnet"
+        in judgement.findings[0].what
     )
-    assert "ip link set dev eth0 address 02:00:0a:01:00:03" in found.findings[1].remedies[0].commands
+    assert "ip link set dev eth0 address 02:00:0a:01:00:03" in judgement.findings[1].remedies[0].commands
     assert verdict("NET010", *nodes).state is State.FAIL
     assert codes_told(nodes, _on("h2", "h3", **CUT)) == {("NET010", "fail", "h2"), ("NET010", "fail", "h3")}
 
@@ -497,10 +506,10 @@ def test_a_written_entry_for_node_rank_0_is_shown_to_who_cannot_join() -> None:
         endpoint="10.1.0.1:29500", told_by="options", outcome="silent", node_rank=1, addresses=["10.1.0.1"],
         neighbours={"10.1.0.1": entry}, detail="no answer",
     )  # fmt: skip
-    one = node("h2", LO, nic("eth0", "10.1.0.2/24"), routes=[NEAR])
-    found = verdict("RUN010", one, job=Job(launcher="join", nodes_asked=2, meeting=met))
-    assert found.state is State.UNKNOWN
-    assert "ip neigh del 10.1.0.1 dev eth0" in str(found)
+    machine = node("h2", LO, nic("eth0", "10.1.0.2/24"), routes=[NEAR])
+    judgement = verdict("RUN010", machine, job=Job(launcher="join", nodes_asked=2, meeting=met))
+    assert judgement.state is State.UNKNOWN
+    assert "ip neigh del 10.1.0.1 dev eth0" in str(judgement)
 
 
 def test_the_neighbours_of_proc_net_arp() -> None:
@@ -534,23 +543,23 @@ def _six(*bad: tuple[str, str], outcome: Any = "timed_out") -> Change:
 
 def test_an_address_of_gloo_that_nobody_reaches_is_told_though_another_one_passes() -> None:
     assert judged("NET006", hosts(3), _six()).state is State.OK
-    found = judged("NET006", hosts(3), _six(("h1", "h2"), ("h3", "h2")))
-    assert told(found)[0] == ("fail", "h2")
-    assert "h2 and h1,h3 reach each other at 10.1.0.2, but not at 2001:db8::2" in found.findings[0].what.replace(
-        "h[1,3]", "h1,h3"
-    )
-    assert "export GLOO_SOCKET_IFNAME=eth0" in found.findings[0].remedies[0].commands
+    judgement = judged("NET006", hosts(3), _six(("h1", "h2"), ("h3", "h2")))
+    assert states_of(judgement)[0] == ("fail", "h2")
+    assert "h2 and h1,h3 reach each other at 10.1.0.2, but not at 2001:db8::2" in judgement.findings[
+        0
+    ].what.replace("h[1,3]", "h1,h3")
+    assert "export GLOO_SOCKET_IFNAME=eth0" in judgement.findings[0].remedies[0].commands
 
 
 def test_two_nodes_are_one_finding() -> None:
-    found = judged("NET006", hosts(2), _six(("h1", "h2"), ("h2", "h1")))
-    assert [finding.where.peer for finding in found.findings if finding.state is State.FAIL] == ["h1"]
+    judgement = judged("NET006", hosts(2), _six(("h1", "h2"), ("h2", "h1")))
+    assert [finding.where.peer for finding in judgement.findings if finding.state is State.FAIL] == ["h1"]
 
 
 def test_a_job_that_does_not_use_gloo_is_not_told_of_its_address() -> None:
     lost = _six(("h1", "h2"), ("h2", "h1"))
-    found = judged("NET006", hosts(2), lost, job=Job(nodes_asked=2, backend="nccl"))
-    assert found.state is State.OK
+    judgement = judged("NET006", hosts(2), lost, job=Job(nodes_asked=2, backend="nccl"))
+    assert judgement.state is State.OK
 
 
 def test_an_address_that_does_not_pass_either_way_is_one_cause() -> None:
@@ -590,8 +599,8 @@ def test_a_link_that_is_down_is_named_and_nobody_is_sent_elsewhere(state: dict[s
     assert ("lost its link 4 times" in finding.what) is bool(downs)
     assert not verdict("NET005", *nodes, job=job, measurements=ran).findings
     for code in ("NET001", "NET002", "NET003", "NET005", "NET010", "NET013"):
-        for one in verdict(code, *nodes, job=job, measurements=ran).findings:
-            assert not [line for mend in one.remedies for line in mend.commands if "mgmt0" in line]
+        for finding in verdict(code, *nodes, job=job, measurements=ran).findings:
+            assert not [line for mend in finding.remedies for line in mend.commands if "mgmt0" in line]
 
 
 def test_a_name_that_leads_to_another_network_is_still_reported() -> None:
@@ -599,5 +608,5 @@ def test_a_name_that_leads_to_another_network_is_still_reported() -> None:
     elsewhere = node(
         "h3", LO, nic("eth0", "10.1.0.3/24"), nic("ib9", "10.7.0.3/24", running=False), own="10.7.0.3"
     )
-    found = verdict("NET005", *nodes[:2], elsewhere, job=Job(nodes_asked=3, backend="gloo"))
-    assert [name for _, name in told(found)] == ["h3"]
+    judgement = verdict("NET005", *nodes[:2], elsewhere, job=Job(nodes_asked=3, backend="gloo"))
+    assert [name for _, name in states_of(judgement)] == ["h3"]

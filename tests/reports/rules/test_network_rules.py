@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from ncclcheck.probes.facts import Gpus, Host, Interface, Job, Library, Nccl, Network, Node, Resolution
-from tests.helpers.clusters import DENIED, LO, nic, node, route, told, verdict
+from tests.helpers.clusters import DENIED, LO, nic, node, route, states_of, verdict
 
 DOCKER = nic("docker0", "172.17.0.1/16", kind="bridge", members=["veth1"])
 BRIDGED = nic("br0", "10.1.0.1/24", kind="bridge", members=["eth0"])
@@ -18,10 +18,10 @@ AWAY = node("d", LO, nic("eth0", "10.2.0.4/24"))
 
 
 def test_the_chosen_interface_is_told_with_its_reason() -> None:
-    found = verdict("NET001", A)
-    assert found.state.value == "ok"
-    assert found.findings[0].what == "NCCL would use eth0 (10.1.0.1)"
-    assert found.findings[0].evidence[0].source == "chosen because"
+    judgement = verdict("NET001", A)
+    assert judgement.state.value == "ok"
+    assert judgement.findings[0].what == "NCCL would use eth0 (10.1.0.1)"
+    assert judgement.findings[0].evidence[0].source == "chosen because"
 
 
 @pytest.mark.parametrize(
@@ -35,12 +35,14 @@ def test_the_chosen_interface_is_told_with_its_reason() -> None:
 )
 def test_an_interface_that_is_missing_or_down(env: dict[str, str], version: str, state: str) -> None:
     nccl = Nccl(loaded=Library(path="/x", origin="torch", version=version))
-    one = node("a", LO, nic("eth0", "10.1.0.1/24", running=False), nic("eth1", "10.3.0.1/24"), env=env, nccl=nccl)
-    assert verdict("NET001", one).state.value == state
+    machine = node(
+        "a", LO, nic("eth0", "10.1.0.1/24", running=False), nic("eth1", "10.3.0.1/24"), env=env, nccl=nccl
+    )
+    assert verdict("NET001", machine).state.value == state
 
 
 def test_no_interface_at_all() -> None:
-    assert told(verdict("NET001", node("a"))) == [("fail", "a")]
+    assert states_of(verdict("NET001", node("a"))) == [("fail", "a")]
 
 
 @pytest.mark.parametrize(
@@ -57,37 +59,37 @@ def test_no_interface_at_all() -> None:
     ],
 )  # fmt: skip
 def test_a_better_interface(interfaces: list[Interface], env: dict[str, str], states: list[str]) -> None:
-    found = verdict("NET002", node("a", *interfaces, env=env), B)
-    assert told(found) == [(state, "a") for state in states]
+    judgement = verdict("NET002", node("a", *interfaces, env=env), B)
+    assert states_of(judgement) == [(state, "a") for state in states]
 
 
 def test_loopback_is_enough_for_one_node() -> None:
-    one = node("a", LO, nic("eth0", "10.1.0.1/24"), env={"NCCL_SOCKET_IFNAME": "lo"})
-    assert verdict("NET002", one).state.value == "note"
+    machine = node("a", LO, nic("eth0", "10.1.0.1/24"), env={"NCCL_SOCKET_IFNAME": "lo"})
+    assert verdict("NET002", machine).state.value == "note"
 
 
 def test_one_subnet() -> None:
-    found = verdict("NET003", A, B)
-    assert found.state.value == "ok"
-    assert found.findings[0].what == "all 2 nodes are in 10.1.0.0/24"
+    judgement = verdict("NET003", A, B)
+    assert judgement.state.value == "ok"
+    assert judgement.findings[0].what == "all 2 nodes are in 10.1.0.0/24"
 
 
 def test_the_odd_one_out_of_the_subnet() -> None:
-    found = verdict("NET003", A, B, C, AWAY)
-    assert told(found) == [("fail", "d")]
-    assert "no majority" not in found.findings[0].what
-    assert "10.1.0.0/24 (a, b, c)" in found.findings[0].what
+    judgement = verdict("NET003", A, B, C, AWAY)
+    assert states_of(judgement) == [("fail", "d")]
+    assert "no majority" not in judgement.findings[0].what
+    assert "10.1.0.0/24 (a, b, c)" in judgement.findings[0].what
 
 
 def test_two_against_two_is_said_as_such() -> None:
-    found = verdict("NET003", A, B, AWAY, node("e", LO, nic("eth0", "10.2.0.5/24")))
-    assert told(found) == [("fail", "d"), ("fail", "e")]
-    assert "2 against 2: nothing here shows which side is the wrong one" in found.findings[0].what
+    judgement = verdict("NET003", A, B, AWAY, node("e", LO, nic("eth0", "10.2.0.5/24")))
+    assert states_of(judgement) == [("fail", "d"), ("fail", "e")]
+    assert "2 against 2: nothing here shows which side is the wrong one" in judgement.findings[0].what
 
 
 def test_only_the_way_back_is_missing() -> None:
     routed = node("d", LO, nic("eth0", "10.2.0.4/24"), routes=[route("0.0.0.0/0", "eth0", "10.2.0.254")])
-    assert told(verdict("NET003", A, B, C, routed))[:3] == [("fail", "a"), ("fail", "b"), ("fail", "c")]
+    assert states_of(verdict("NET003", A, B, C, routed))[:3] == [("fail", "a"), ("fail", "b"), ("fail", "c")]
 
 
 @pytest.mark.parametrize(
@@ -108,30 +110,32 @@ def test_routes_between_subnets(routes: Any, state: str) -> None:
 
 
 def test_loopback_reaches_no_other_node() -> None:
-    assert told(verdict("NET003", A, node("b", LO))) == [("fail", "b")]
+    assert states_of(verdict("NET003", A, node("b", LO))) == [("fail", "b")]
 
 
 def test_many_racks_are_one_note() -> None:
     gateway = [route("0.0.0.0/0", "eth0", "10.0.0.254")]
     many = [node(f"n{i}", nic("eth0", f"10.{i // 250}.{i % 250}.1/24"), routes=gateway) for i in range(600)]
-    assert told(verdict("NET003", *many)) == [("note", None)]
+    assert states_of(verdict("NET003", *many)) == [("note", None)]
 
 
 @pytest.mark.parametrize(
-    ("mtus", "found"), [((9000, 9000, 9000), []), ((9000, 9000, 1500), ["c"]), ((9000, 1500), [None])]
+    ("mtus", "odd"), [((9000, 9000, 9000), []), ((9000, 9000, 1500), ["c"]), ((9000, 1500), [None])]
 )
-def test_mtu(mtus: tuple[int, ...], found: list[str | None]) -> None:
+def test_mtu(mtus: tuple[int, ...], odd: list[str | None]) -> None:
     nodes = [
         node(name, LO, nic("eth0", f"10.1.0.{mtu % 7}/24", mtu=mtu))
         for name, mtu in zip("abc", mtus, strict=False)
     ]
     judged = verdict("NET004", *nodes)
-    assert [f.where.node for f in judged.findings if f.state.value == "warn"] == found
-    assert judged.state.value == ("warn" if found else "ok")
+    assert [f.where.node for f in judged.findings if f.state.value == "warn"] == odd
+    assert judged.state.value == ("warn" if odd else "ok")
 
 
 def test_mtu_unread() -> None:
-    assert told(verdict("NET004", A, node("b", LO, nic("eth0", "10.1.0.2/24", mtu=DENIED)))) == [("unknown", "b")]
+    assert states_of(verdict("NET004", A, node("b", LO, nic("eth0", "10.1.0.2/24", mtu=DENIED)))) == [
+        ("unknown", "b")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -149,9 +153,9 @@ def test_mtu_unread() -> None:
 def test_own_name_and_network(own: str, env: dict[str, str], job: str, state: str) -> None:
     mgmt = nic("mgmt0", "192.168.5.1/24")
     env = {"NCCL_SOCKET_IFNAME": "=eth0", **env}
-    one = node("a", LO, nic("eth0", "10.1.0.1/24"), mgmt, env=env, own=own)
-    found = verdict("NET005", one, B, job=Job(nodes_asked=2, backend=job))
-    assert found.state.value == state
+    machine = node("a", LO, nic("eth0", "10.1.0.1/24"), mgmt, env=env, own=own)
+    judgement = verdict("NET005", machine, B, job=Job(nodes_asked=2, backend=job))
+    assert judgement.state.value == state
 
 
 def _named(name: str, last: int, own: str, **env: str) -> Node:
@@ -162,10 +166,12 @@ def _named(name: str, last: int, own: str, **env: str) -> Node:
 def test_a_name_that_alone_leads_to_the_network_of_management_is_told() -> None:
     sound = [_named(name, last, f"10.1.0.{last}") for name, last in (("a", 1), ("b", 2))]
     odd = _named("c", 3, "192.168.5.3")
-    found = verdict("NET005", *sound, odd, job=Job(nodes_asked=3, backend="gloo"))
-    assert told(found) == [("warn", "c")]
-    assert "leads to 192.168.5.3 (mgmt0), the names of all other nodes to 10.1.0.0/24" in found.findings[0].what
-    assert "export GLOO_SOCKET_IFNAME=eth0" in found.findings[0].remedies[0].commands
+    judgement = verdict("NET005", *sound, odd, job=Job(nodes_asked=3, backend="gloo"))
+    assert states_of(judgement) == [("warn", "c")]
+    assert (
+        "leads to 192.168.5.3 (mgmt0), the names of all other nodes to 10.1.0.0/24" in judgement.findings[0].what
+    )
+    assert "export GLOO_SOCKET_IFNAME=eth0" in judgement.findings[0].remedies[0].commands
     assert verdict("NET005", sound[0], odd, job=Job(nodes_asked=2, backend="gloo")).state.value == "ok"
     set_ = _named("c", 3, "192.168.5.3", GLOO_SOCKET_IFNAME="eth0")
     judged = verdict("NET005", *sound, set_, job=Job(nodes_asked=3, backend="gloo"))
@@ -181,15 +187,15 @@ def test_a_setting_that_names_a_bridge_of_every_host_is_the_cause() -> None:
     assert "docker0 is a bridge that every host has for itself" in finding.what
     assert "NCCL_SOCKET_IFNAME=docker0 sends the job there" in finding.what
     assert not [
-        one
-        for one in verdict("NET005", *nodes, job=Job(nodes_asked=3, backend="gloo")).findings
-        if one.state.value != "ok"
+        finding
+        for finding in verdict("NET005", *nodes, job=Job(nodes_asked=3, backend="gloo")).findings
+        if finding.state.value != "ok"
     ]
 
 
 def test_own_name_of_a_gpu_node_is_a_warning_while_the_backend_is_open() -> None:
-    one = node("a", LO, nic("eth0", "10.1.0.1/24"), own="127.0.1.1", gpus=Gpus(usable=8))
-    assert verdict("NET005", one, B).state.value == "warn"
+    machine = node("a", LO, nic("eth0", "10.1.0.1/24"), own="127.0.1.1", gpus=Gpus(usable=8))
+    assert verdict("NET005", machine, B).state.value == "warn"
 
 
 @pytest.mark.parametrize(
@@ -203,7 +209,7 @@ def test_link_speed(speeds: tuple[int, ...], state: str) -> None:
 
 def test_link_speed_unread() -> None:
     unread = node("b", LO, nic("eth0", "10.1.0.2/24", speed_mbit=DENIED))
-    assert told(verdict("NET008", A, unread)) == [("unknown", "b")]
+    assert states_of(verdict("NET008", A, unread)) == [("unknown", "b")]
 
 
 def test_addresses_and_names_are_unique() -> None:
@@ -212,9 +218,9 @@ def test_addresses_and_names_are_unique() -> None:
 
 
 def test_the_same_address_twice() -> None:
-    found = verdict("NET010", A, node("b", LO, nic("eth0", "10.1.0.1/24")))
-    assert told(found) == [("fail", "a")]
-    assert found.findings[0].where.peer == "b"
+    judgement = verdict("NET010", A, node("b", LO, nic("eth0", "10.1.0.1/24")))
+    assert states_of(judgement) == [("fail", "a")]
+    assert judgement.findings[0].where.peer == "b"
     spare = [nic("eth1", "192.168.0.1/24")]
     pair = [
         node(n, LO, nic("eth0", f"10.1.0.{i}/24"), *spare, env={"NCCL_SOCKET_IFNAME": "=eth0"})
@@ -259,8 +265,8 @@ def test_rails_of_sockets_have_one_mtu() -> None:
         own = [nic(f"eth{rail}", f"10.{rail}.0.{last}/24", mtu=mtu if rail == 2 else 8244) for rail in range(3)]
         return node(name, LO, *own, env=named, **more)
 
-    found = verdict("NET004", rails("a", 1), rails("b", 2, 1500), rails("c", 3))
-    assert [finding.what for finding in found.findings if finding.state.value == "warn"] == [
+    judgement = verdict("NET004", rails("a", 1), rails("b", 2, 1500), rails("c", 3))
+    assert [finding.what for finding in judgement.findings if finding.state.value == "warn"] == [
         "the MTU of eth2 is 1500; 2 of 3 nodes have 8244"
     ]
     assert verdict("NET004", rails("a", 1), rails("b", 2), rails("c", 3)).state.value == "ok"
@@ -296,10 +302,10 @@ def test_a_loopback_that_is_up_gets_its_address_and_not_a_link(lo: Interface, li
 )
 def test_interfaces_that_were_not_read_are_unknown(code: str) -> None:
     blind: list[Node] = [node(n, network=Network(interfaces=DENIED)) for n in "ab"]
-    assert told(verdict(code, *blind)) == [("unknown", "a"), ("unknown", "b")]
+    assert states_of(verdict(code, *blind)) == [("unknown", "a"), ("unknown", "b")]
 
 
 @pytest.mark.parametrize("code", ["NET003", "NET004", "NET005", "NET008", "NET010"])
 def test_simulated_nodes_are_one_machine(code: str) -> None:
-    found = verdict(code, A, AWAY, job=Job(simulated=True, nodes_asked=2))
-    assert (found.state.value, found.reason) == ("skipped", "simulated nodes are one machine")
+    judgement = verdict(code, A, AWAY, job=Job(simulated=True, nodes_asked=2))
+    assert (judgement.state.value, judgement.reason) == ("skipped", "simulated nodes are one machine")

@@ -33,7 +33,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.judgement.findings import Finding, State
-from tests.helpers.clusters import LO, nic, node, route, told, verdict
+from tests.helpers.clusters import LO, nic, node, route, states_of, verdict
 from tests.helpers.reach_clusters import CUT, DROPPED, SLOW, Change, hosts, judged, measured, pairs
 
 MGMT = nic("mgmt0", "10.2.0.2/24")
@@ -41,7 +41,7 @@ RULE = PolicyRule(priority=50, version=4, action="lookup 100", destination="10.1
 
 
 def _of(a: str, b: str, **facts: Any) -> Change:
-    return lambda one, other: facts if (one, other) == (a, b) else {}
+    return lambda end, other: facts if (end, other) == (a, b) else {}
 
 
 def _by_table_100(**more: Any) -> Change:
@@ -59,11 +59,11 @@ def _with_a_rule() -> list[Node]:
 
 
 def test_a_way_by_a_policy_rule_is_a_detour_though_all_connections_pass() -> None:
-    found = judged("NET003", _with_a_rule(), _by_table_100())
-    assert told(found)[0] == ("warn", "h2")
-    assert "h2 sends to h1 by mgmt0" in found.findings[0].what
-    assert "to it lookup 100" in found.findings[0].what
-    assert found.findings[0].remedies[0].commands == ["ip rule del pref 50   # on h2"]
+    judgement = judged("NET003", _with_a_rule(), _by_table_100())
+    assert states_of(judgement)[0] == ("warn", "h2")
+    assert "h2 sends to h1 by mgmt0" in judgement.findings[0].what
+    assert "to it lookup 100" in judgement.findings[0].what
+    assert judgement.findings[0].remedies[0].commands == ["ip rule del pref 50   # on h2"]
 
 
 def test_a_rule_that_leads_to_the_chosen_device_is_none() -> None:
@@ -97,10 +97,10 @@ def _tunnelled(h2_to_h3: float = 0.01) -> tuple[Measurements, list[Node]]:
 
 def test_a_tunnel_that_sends_under_the_cards_address_is_named_with_what_the_job_carried() -> None:
     measurements, nodes = _tunnelled()
-    found = judged("NET003", nodes, measurements=measurements)
-    assert told(found)[0] == ("fail", "h2")
-    assert "by vx0, not by the chosen eth0" in found.findings[0].what
-    assert "carries 0.08 Gb/s in the job, where other pairs carry 16" in found.findings[0].what
+    judgement = judged("NET003", nodes, measurements=measurements)
+    assert states_of(judgement)[0] == ("fail", "h2")
+    assert "by vx0, not by the chosen eth0" in judgement.findings[0].what
+    assert "carries 0.08 Gb/s in the job, where other pairs carry 16" in judgement.findings[0].what
     assert judged("NET007", nodes, measurements=measurements).state is State.OK
 
 
@@ -119,10 +119,10 @@ def test_a_card_that_asks_for_no_mac_address_is_named() -> None:
         )
         return {**CUT, **({"way": way} if a == "h2" else {})}
 
-    found = judged("NET006", hosts(3), without_arp)
-    assert told(found)[0] == ("fail", "h2")
-    assert "eth0 has ARP turned off" in found.findings[0].what
-    assert found.findings[0].remedies[0].commands == ["ip link set dev eth0 arp on   # on h2"]
+    judgement = judged("NET006", hosts(3), without_arp)
+    assert states_of(judgement)[0] == ("fail", "h2")
+    assert "eth0 has ARP turned off" in judgement.findings[0].what
+    assert judgement.findings[0].remedies[0].commands == ["ip link set dev eth0 arp on   # on h2"]
 
 
 @pytest.mark.parametrize("outcome", ["unreachable", "not_sent"])
@@ -131,10 +131,10 @@ def test_the_name_of_a_peer_leads_to_ipv6_that_is_off_here(outcome: Any) -> None
     nodes[1] = node("h2", LO, nic("eth0", "10.1.0.2/24", ipv6_off=True))
     unreachable = Connect(outcome=outcome, detail="Cannot assign requested address")
     change = _of("h2", "h1", by_name=ByName(address="fd00::1", connect=unreachable))
-    found = judged("NET006", nodes, change, job=Job(nodes_asked=2, backend="gloo"))
-    assert told(found)[0] == ("fail", "h2")
-    assert "IPv6 is turned off on eth0" in found.findings[0].what
-    assert "sysctl -w net.ipv6.conf.all.disable_ipv6=0" in found.findings[0].remedies[1].commands[0]
+    judgement = judged("NET006", nodes, change, job=Job(nodes_asked=2, backend="gloo"))
+    assert states_of(judgement)[0] == ("fail", "h2")
+    assert "IPv6 is turned off on eth0" in judgement.findings[0].what
+    assert "sysctl -w net.ipv6.conf.all.disable_ipv6=0" in judgement.findings[0].remedies[1].commands[0]
 
 
 # After a job that failed
@@ -157,21 +157,23 @@ def test_a_route_that_was_removed_in_mid_run_is_named_by_the_kernel_that_lost_it
         return {**CUT, **own} if "h2" in (a, b) else {}
 
     nodes, measurements = _after(lost)
-    found = judged("NET006", nodes, measurements=measurements)
-    assert told(found) == [("fail", "h2")]
-    assert "the routing table has no route to 10.1.0.0/24. It passed before the job" in found.findings[0].what
-    assert found.findings[0].remedies[0].commands[0] == "ip route add 10.1.0.0/24 dev eth0 src 10.1.0.2   # on h2"
+    judgement = judged("NET006", nodes, measurements=measurements)
+    assert states_of(judgement) == [("fail", "h2")]
+    assert "the routing table has no route to 10.1.0.0/24. It passed before the job" in judgement.findings[0].what
+    assert (
+        judgement.findings[0].remedies[0].commands[0] == "ip route add 10.1.0.0/24 dev eth0 src 10.1.0.2   # on h2"
+    )
 
 
 def test_a_filter_that_came_in_mid_run_is_read_again_and_opened() -> None:
     chain = Filter(family="inet", table="fw", chain="i", hook="input", does=["drop"])
     nodes, measurements = _after(lambda a, b: CUT if "h2" in (a, b) else {}, [chain])
-    found = judged("NET006", nodes, measurements=measurements)
-    assert told(found) == [("fail", "h2")]
+    judgement = judged("NET006", nodes, measurements=measurements)
+    assert states_of(judgement) == [("fail", "h2")]
     assert "chain inet fw i (hook input), whose policy is drop" in " ".join(
-        e.value for e in found.findings[0].evidence
+        e.value for e in judgement.findings[0].evidence
     )
-    assert "nft insert rule inet fw i ip saddr 10.1.0.0/24 accept" in found.findings[0].remedies[1].commands
+    assert "nft insert rule inet fw i ip saddr 10.1.0.0/24 accept" in judgement.findings[0].remedies[1].commands
 
 
 # Connections opened at once
@@ -184,8 +186,8 @@ def _late(_: str, b: str) -> dict[str, Any]:
 def test_a_short_queue_of_listeners_explains_late_connections() -> None:
     nodes = hosts(3)
     nodes[1] = replace(nodes[1], system=System(somaxconn=1))
-    found = judged("NET006", nodes, _late)
-    (late,) = [finding for finding in found.findings if finding.state is State.WARN]
+    judgement = judged("NET006", nodes, _late)
+    (late,) = [finding for finding in judgement.findings if finding.state is State.WARN]
     assert "net.core.somaxconn = 1" in late.what
     assert late.remedies[0].commands == ["sysctl -w net.core.somaxconn=4096   # on h2"]
 
@@ -196,8 +198,8 @@ def test_an_own_limit_explains_late_connections_and_is_passed_by() -> None:
     nodes = hosts(3)
     assert isinstance(nodes[1].network, Network)
     nodes[1] = replace(nodes[1], network=replace(nodes[1].network, filters=[chain]), system=System(somaxconn=4096))
-    found = judged("NET006", nodes, _late)
-    (late,) = [finding for finding in found.findings if finding.state is State.WARN]
+    judgement = judged("NET006", nodes, _late)
+    (late,) = [finding for finding in judgement.findings if finding.state is State.WARN]
     assert "a rule of its own packet filter limits new connections" in late.what
     assert late.remedies[0].commands == ["nft insert rule inet sf i ip saddr 10.1.0.0/24 accept"]
 
@@ -228,7 +230,7 @@ def test_a_preloaded_library_that_alone_refuses_all_connections_is_named_and_no_
     findings = [
         finding for finding in judged("NET006", nodes, measurements=tried).findings if finding.state is State.FAIL
     ]
-    alike = [replace(one, stack=Stack(executable="/usr/bin/python3", python="3.11.7")) for one in nodes]
+    alike = [replace(machine, stack=Stack(executable="/usr/bin/python3", python="3.11.7")) for machine in nodes]
     assert judged("VER013", alike, measurements=tried).state is (State.OK if accused else State.WARN)
     assert {finding.where.node for finding in findings} == {"h3"}
     assert findings[0].what.startswith("LD_PRELOAD=/opt/libproxychains.so.4, which no other node has") == accused
@@ -259,13 +261,13 @@ def test_a_torchrun_that_alone_ended_without_a_word_is_the_cause() -> None:
                        since_s=9.0, proc_state="R") for i in (0, 2)]  # fmt: skip
     ends = [JobEnd(node="h1", exit=None), JobEnd(node="h2", exit=1), JobEnd(node="h3", exit=None)]
     run = Run(ranks=ranks, ends=ends, started_job=True, stopped_by="early end")
-    found = verdict("RUN002", *hosts(3), job=Job(nodes_asked=3, ranks=3), run=run, command="bench")
-    assert told(found) == [("fail", "h2")]
-    assert "ended before its ranks had joined, with status 1 and no word" in found.findings[0].what
+    judgement = verdict("RUN002", *hosts(3), job=Job(nodes_asked=3, ranks=3), run=run, command="bench")
+    assert states_of(judgement) == [("fail", "h2")]
+    assert "ended before its ranks had joined, with status 1 and no word" in judgement.findings[0].what
     cleaned = JobEnd(node="h2", exit=1, detail="ncclcheck: /tmp/ncclcheck-x/job1 was removed while the job ran")
     gone = replace(run, ends=[cleaned])
-    found = verdict("RUN002", *hosts(3), job=Job(nodes_asked=3, ranks=3), run=gone, command="bench")
-    assert "empties the temporary directory of running jobs" in found.findings[0].what
+    judgement = verdict("RUN002", *hosts(3), job=Job(nodes_asked=3, ranks=3), run=gone, command="bench")
+    assert "empties the temporary directory of running jobs" in judgement.findings[0].what
 
 
 # Settings of ssh on the caller's side
@@ -281,7 +283,7 @@ def _silent(detail: str, *dialled: Dialled) -> Finding:
 
 def _lost_in_mid_run(port: Any, *, by_job: bool = True) -> Finding:
     knocks = [
-        Knock(of="h2", by=one, address="10.1.0.2", answered=by_job, detail="refused") for one in ("h1", "h3")
+        Knock(of="h2", by=asker, address="10.1.0.2", answered=by_job, detail="refused") for asker in ("h1", "h3")
     ]
     silence = Silence(node="h2", via="ssh", exit=255, since_s=20.0, step_s=30.0, last_step="start torchrun",
                       look=Look(came="no"), knocks=knocks)  # fmt: skip
@@ -313,7 +315,7 @@ def test_what_does_not_tell_them_apart_names_neither(port: str, by_job: bool) ->
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("ssh", "words"),
     [
         ("Cannot execute command-line and remote command.", "have a RemoteCommand for it"),
         ("bind 10.1.2.3: Cannot assign requested address", "start from 10.1.2.3 (BindAddress)"),
@@ -321,8 +323,8 @@ def test_what_does_not_tell_them_apart_names_neither(port: str, by_job: bool) ->
         ("ssh: Could not resolve hostname 10.1.0.2: Address family for hostname not supported", "(AddressFamily)"),
     ],
 )
-def test_what_ssh_says_of_its_own_settings_is_the_cause(said: str, words: str) -> None:
-    assert words in _silent(said).what
+def test_what_ssh_says_of_its_own_settings_is_the_cause(ssh: str, words: str) -> None:
+    assert words in _silent(ssh).what
 
 
 def test_options_of_ssh_for_one_host_alone_are_named() -> None:
@@ -344,7 +346,7 @@ def test_a_program_of_proxycommand_that_is_not_there_is_named() -> None:
 def test_ranks_of_a_node_in_a_variable_that_the_others_do_not_set_are_a_leftover() -> None:
     nodes = [node(f"h{i}", LO, nic("eth0", f"10.1.0.{i}/24"), env=env, stack=Stack(executable="/usr/bin/python3"))
              for i, env in ((1, {}), (2, {"PET_NPROC_PER_NODE": "8"}), (3, {}))]  # fmt: skip
-    assert told(verdict("VER013", *nodes))[0] == ("warn", "h2")
+    assert states_of(verdict("VER013", *nodes))[0] == ("warn", "h2")
     both = [node(f"h{i}", LO, nic("eth0", f"10.1.0.{i}/24"), env={"PET_NPROC_PER_NODE": str(4 * i)},
                  stack=Stack(executable="/usr/bin/python3")) for i in (1, 2)]  # fmt: skip
     assert verdict("VER013", *both).state is State.OK
@@ -359,7 +361,7 @@ def _prefixes(*lengths: int) -> list[Node]:
 
 def _narrow(nodes: list[Node], *, on_one_wire: bool) -> Measurements:
     """Nothing passes; those of /28 have no route, the one of /24 asks on its wire."""
-    narrow = [one.name for one in nodes if one.network.interfaces[1].addresses[0].prefix == 28]  # type: ignore[union-attr, index]
+    narrow = [machine.name for machine in nodes if machine.network.interfaces[1].addresses[0].prefix == 28]  # type: ignore[union-attr, index]
 
     def change(a: str, b: str) -> dict[str, Any]:
         address = f"10.1.0.{11 * int(b[1])}"
@@ -382,9 +384,9 @@ def test_the_narrow_prefix_is_wrong_where_its_machine_answers_on_the_wire(
     nodes = _prefixes(*lengths)
     meeting = Meeting(endpoint="10.1.0.11:29500", told_by="", outcome="open", node_rank=0, addresses=["10.1.0.11"])
     job = Job(nodes_asked=len(nodes), meeting=meeting)
-    found = judged("NET003", nodes, job=job, measurements=_narrow(nodes, on_one_wire=True))
-    assert told(found) == [("fail", name) for name in wrong]
-    lines = [line for finding in found.findings for remedy in finding.remedies for line in remedy.commands]
+    judgement = judged("NET003", nodes, job=job, measurements=_narrow(nodes, on_one_wire=True))
+    assert states_of(judgement) == [("fail", name) for name in wrong]
+    lines = [line for finding in judgement.findings for remedy in finding.remedies for line in remedy.commands]
     assert [line for line in lines if "addr add" in line] == [
         f"ip addr add {at}/24 dev eth0 && ip addr del {at}/28 dev eth0   # on {name}"
         for name in wrong
@@ -394,16 +396,20 @@ def test_the_narrow_prefix_is_wrong_where_its_machine_answers_on_the_wire(
 
 def test_no_prefix_is_changed_where_nobody_answers_on_the_wire() -> None:
     nodes = _prefixes(28, 24)
-    found = judged("NET003", nodes, measurements=_narrow(nodes, on_one_wire=False))
-    assert found.state is State.FAIL
+    judgement = judged("NET003", nodes, measurements=_narrow(nodes, on_one_wire=False))
+    assert judgement.state is State.FAIL
     assert not [
-        line for finding in found.findings for r in finding.remedies for line in r.commands if "addr add" in line
+        line
+        for finding in judgement.findings
+        for r in finding.remedies
+        for line in r.commands
+        if "addr add" in line
     ]
 
 
 def test_the_one_filter_that_can_stop_it_stands_in_the_heading() -> None:
     chain = Filter(family="inet", table="fw", chain="i", hook="input", does=["drop"])
     nodes, measurements = _after(lambda a, b: CUT if "h2" in (a, b) else {}, [chain])
-    unfiltered = [replace(one, network=replace(one.network, filters=[])) for one in nodes]
+    unfiltered = [replace(machine, network=replace(machine.network, filters=[])) for machine in nodes]
     (finding,) = judged("NET006", unfiltered, measurements=measurements).findings
     assert "nothing passes: h2's own packet filter can stop it (chain inet fw i (hook input)" in finding.what

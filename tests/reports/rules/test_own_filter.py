@@ -32,9 +32,11 @@ def _filtered(rule: str, hook: Any = "input", does: str = "drop", *, partly: boo
     chain = Filter(
         family="ip", table="t", chain="c", hook=hook, does=[does], rule=rule, part=rule if partly else ""
     )
-    for place, one in enumerate(nodes):
-        assert isinstance(one.network, Network)
-        nodes[place] = replace(one, network=replace(one.network, filters=[chain] if one.name == "h2" else []))
+    for place, machine in enumerate(nodes):
+        assert isinstance(machine.network, Network)
+        nodes[place] = replace(
+            machine, network=replace(machine.network, filters=[chain] if machine.name == "h2" else [])
+        )
     return nodes
 
 
@@ -43,7 +45,9 @@ def _to_h2(**facts: Any) -> Change:
 
 
 def _bad(code: str, nodes: list[Node], change: Change, **more: Any) -> Finding:
-    (finding,) = [one for one in judged(code, nodes, change, **more).findings if one.state is not State.OK]
+    (finding,) = [
+        finding for finding in judged(code, nodes, change, **more).findings if finding.state is not State.OK
+    ]
     return finding
 
 

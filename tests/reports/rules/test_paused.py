@@ -55,8 +55,8 @@ def test_what_is_no_pause(stalled: float, elsewhere: float) -> None:
 
 
 def test_a_process_counts_how_often_it_was_let_go_on() -> None:
-    told = lateness._Continued()
+    counter = lateness._Continued()
     os.kill(os.getpid(), signal.SIGCONT)
-    told.stop()
+    counter.stop()
     os.kill(os.getpid(), signal.SIGCONT)
-    assert told.times == 1
+    assert counter.times == 1

@@ -34,8 +34,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.judgement.findings import Finding
-from tests.helpers.clusters import DENIED, LO, nic, node, verdict
-from tests.helpers.clusters import told as told_by
+from tests.helpers.clusters import DENIED, LO, nic, node, states_of, verdict
 
 NFS = Mount(point="/home", kind="nfs4", source="filer:/home", options=["rw"], network=True)
 DISK = Mount(point="/", kind="ext4", source="/dev/sda1", options=["rw"])
@@ -136,10 +135,12 @@ def stored(
     name: str = "a",
     place: Any = "working directory",
     mount: Mount | Unread = NFS,
-    found: Room | Unread | None = None,
+    capacity: Room | Unread | None = None,
     locks: tuple[Lock | Unread, Lock | Unread] = (OK, OK),
 ) -> Node:
-    places = [Place(name=place, path="/r", told_by="HOME", mount=mount, room=room() if found is None else found)]
+    places = [
+        Place(name=place, path="/r", told_by="HOME", mount=mount, room=room() if capacity is None else capacity)
+    ]
     return node(name, storage=Storage(places=places, flock=locks[0], fcntl=locks[1]))
 
 
@@ -159,7 +160,9 @@ UNREAD_PLACES = node("a", storage=Storage(places=DENIED, flock=DENIED, fcntl=DEN
 
 
 def temporary(inodes_free: int) -> Node:
-    return replace(stored(place="temporary directory", found=room(inodes=300, inodes_free=inodes_free)), host=TMP)
+    return replace(
+        stored(place="temporary directory", capacity=room(inodes=300, inodes_free=inodes_free)), host=TMP
+    )
 
 
 STORAGE: list[tuple[str, str, list[Node], str]] = [
@@ -168,12 +171,12 @@ STORAGE: list[tuple[str, str, list[Node], str]] = [
     ("STO007", "there", [deleted(""), deleted("", "b")], "ok"),
     ("STO007", "deleted", [deleted("", "a"), deleted("/home/kim/run7", "b")], "fail"),
     ("STO007", "in an older file", [stored()], "skipped"),
-    ("STO001", "little", [stored(found=room(GIB // 2))], "warn"),
-    ("STO001", "full", [stored(found=room(0))], "fail"),
-    ("STO001", "few inodes", [stored(found=room(inodes=9999, inodes_free=500))], "warn"),
-    ("STO001", "no inode", [stored(found=room(inodes=9999))], "fail"),
-    ("STO001", "not writable", [stored(found=room(writable=False))], "note"),
-    ("STO001", "silent server", [stored(found=Unread("timed_out", "4 s"))], "unknown"),
+    ("STO001", "little", [stored(capacity=room(GIB // 2))], "warn"),
+    ("STO001", "full", [stored(capacity=room(0))], "fail"),
+    ("STO001", "few inodes", [stored(capacity=room(inodes=9999, inodes_free=500))], "warn"),
+    ("STO001", "no inode", [stored(capacity=room(inodes=9999))], "fail"),
+    ("STO001", "not writable", [stored(capacity=room(writable=False))], "note"),
+    ("STO001", "silent server", [stored(capacity=Unread("timed_out", "4 s"))], "unknown"),
     ("STO001", "unread", [UNREAD_PLACES], "unknown"),
     ("STO002", "shared", [stored("a"), stored("b")], "ok"),
     ("STO002", "missing on one", [stored("a"), stored("b"), stored("c", mount=DISK)], "warn"),
@@ -188,16 +191,16 @@ STORAGE: list[tuple[str, str, list[Node], str]] = [
     ("STO003", "unread", [stored(locks=(OK, DENIED))], "unknown"),
     ("STO003", "not tried", [stored(locks=(Unread("absent", "may not be written"), OK))], "skipped"),
     ("STO004", "writable", [stored(place="cache")], "ok"),
-    ("STO004", "closed", [stored(place="model cache", found=room(writable=False))], "warn"),
-    ("STO004", "full", [stored(place="cache", found=room(GIB // 64))], "warn"),
-    ("STO004", "no inode", [stored(place="cache", found=room(inodes=9999))], "warn"),
+    ("STO004", "closed", [stored(place="model cache", capacity=room(writable=False))], "warn"),
+    ("STO004", "full", [stored(place="cache", capacity=room(GIB // 64))], "warn"),
+    ("STO004", "no inode", [stored(place="cache", capacity=room(inodes=9999))], "warn"),
     ("HST004", "no inode", [temporary(0)], "fail"),
     ("HST004", "some inodes", [temporary(9)], "ok"),
     ("STO004", "no home", [homeless("/nonexistent/.cache")], "note"),
     ("STO004", "no home in a container", [homeless("//.cache")], "note"),
     ("STO004", "a home that is read-only", [homeless("/r/.cache")], "warn"),
     ("STO004", "unread", [UNREAD_PLACES], "unknown"),
-    ("STO004", "no file in TMPDIR", [stored(place="temporary directory", found=room(writable=False))], "warn"),
+    ("STO004", "no file in TMPDIR", [stored(place="temporary directory", capacity=room(writable=False))], "warn"),
     ("STO004", "TMPDIR is not there", [replace(stored(place="temporary directory"), host=NO_TMP)], "warn"),
     ("STO005", "noexec", [stored(place="temporary directory", mount=NOEXEC)], "warn"),
     ("STO005", "exec", [stored(place="temporary directory", mount=DISK)], "ok"),
@@ -205,7 +208,7 @@ STORAGE: list[tuple[str, str, list[Node], str]] = [
 ]
 
 
-def told(system: System, env: dict[str, str] | None = None, version: str = "2.21.5", **facts: Any) -> Node:
+def node_of(system: System, env: dict[str, str] | None = None, version: str = "2.21.5", **facts: Any) -> Node:
     nccl = Nccl(loaded=Library(path="/x", origin="pip package", version=version))
     return node("a", env=env, system=system, nccl=nccl, **facts)
 
@@ -215,70 +218,71 @@ PORTS = PortRange(first=32768, last=60999)
 STUBS = "/usr/local/cuda/lib64/stubs:/usr/local/cuda/lib64"
 PIDS = Unread("absent", "no limit")
 LIMITS: list[tuple[str, str, list[Node], str]] = [
-    ("HST010", "unlimited", [told(System(stack=-1))], "warn"),
-    ("HST010", "limited", [told(System(stack=8 * 2**20))], "ok"),
-    ("HST010", "newer", [told(System(stack=-1), version="2.28.3")], "ok"),
-    ("HST010", "unread", [told(System(stack=DENIED))], "unknown"),
-    ("HST011", "few", [told(System(uid=1000, processes=1024, tasks=PIDS), gpus=EIGHT)], "warn"),
-    ("HST011", "root is not bound", [told(System(uid=0, processes=1024, tasks=PIDS), gpus=EIGHT)], "ok"),
-    ("HST011", "control group", [told(System(uid=0, processes=-1, tasks=1024), gpus=EIGHT)], "warn"),
-    ("HST011", "one rank", [told(System(uid=1000, processes=1024, tasks=PIDS))], "ok"),
-    ("HST011", "told", [told(System(uid=1, processes=1024, tasks=PIDS), {"LOCAL_WORLD_SIZE": "4"})], "warn"),
-    ("HST011", "unread", [told(System(uid=1000, processes=DENIED))], "unknown"),
-    ("HST011", "too few to start", [told(System(uid=1000, processes=45, tasks=PIDS, tasks_used=40))], "fail"),
-    ("HST011", "enough to start", [told(System(uid=1000, processes=45, tasks=PIDS, tasks_used=30))], "warn"),
-    ("HST011", "group too small", [told(System(uid=0, processes=45, tasks=9))], "fail"),
-    ("HST014", "unlimited", [told(System(address_space=-1), gpus=EIGHT)], "ok"),
-    ("HST014", "torch does not fit", [told(System(address_space=600 * 2**20))], "fail"),
+    ("HST010", "unlimited", [node_of(System(stack=-1))], "warn"),
+    ("HST010", "limited", [node_of(System(stack=8 * 2**20))], "ok"),
+    ("HST010", "newer", [node_of(System(stack=-1), version="2.28.3")], "ok"),
+    ("HST010", "unread", [node_of(System(stack=DENIED))], "unknown"),
+    ("HST011", "few", [node_of(System(uid=1000, processes=1024, tasks=PIDS), gpus=EIGHT)], "warn"),
+    ("HST011", "root is not bound", [node_of(System(uid=0, processes=1024, tasks=PIDS), gpus=EIGHT)], "ok"),
+    ("HST011", "control group", [node_of(System(uid=0, processes=-1, tasks=1024), gpus=EIGHT)], "warn"),
+    ("HST011", "one rank", [node_of(System(uid=1000, processes=1024, tasks=PIDS))], "ok"),
+    ("HST011", "told", [node_of(System(uid=1, processes=1024, tasks=PIDS), {"LOCAL_WORLD_SIZE": "4"})], "warn"),
+    ("HST011", "unread", [node_of(System(uid=1000, processes=DENIED))], "unknown"),
+    ("HST011", "too few to start", [node_of(System(uid=1000, processes=45, tasks=PIDS, tasks_used=40))], "fail"),
+    ("HST011", "enough to start", [node_of(System(uid=1000, processes=45, tasks=PIDS, tasks_used=30))], "warn"),
+    ("HST011", "group too small", [node_of(System(uid=0, processes=45, tasks=9))], "fail"),
+    ("HST014", "unlimited", [node_of(System(address_space=-1), gpus=EIGHT)], "ok"),
+    ("HST014", "torch does not fit", [node_of(System(address_space=600 * 2**20))], "fail"),
     ("HST014", "torch for CUDA does not fit",
-     [told(System(address_space=2_560_000_000), stack=Stack(torch_libraries=3 * GIB))], "fail"),
-    ("HST014", "torch fits", [told(System(address_space=2_560_000_000))], "warn"),
-    ("HST014", "comfortable", [told(System(address_space=8 * GIB))], "ok"),
-    ("HST014", "CUDA", [told(System(address_space=64 * GIB), gpus=EIGHT)], "warn"),
-    ("HST014", "little data", [told(System(address_space=-1, data=200 * 2**20))], "warn"),
-    ("HST014", "data enough", [told(System(address_space=-1, data=8 * GIB))], "ok"),
-    ("HST014", "unread", [told(System(address_space=DENIED))], "unknown"),
-    ("HST017", "unlimited", [told(System(cpu_seconds=-1))], "ok"),
-    ("HST017", "an hour", [told(System(cpu_seconds=3600))], "warn"),
-    ("HST017", "a week", [told(System(cpu_seconds=7 * 24 * 3600))], "note"),
-    ("HST017", "unread", [told(System(cpu_seconds=DENIED))], "unknown"),
-    ("HST015", "unlimited", [told(System(file_size=-1))], "ok"),
-    ("HST015", "small", [told(System(file_size=GIB))], "warn"),
-    ("HST015", "large", [told(System(file_size=100 * GIB))], "note"),
-    ("NET016", "usual", [told(System(tcp_rmem=6291456, tcp_wmem=4194304))], "ok"),
-    ("NET016", "tiny", [told(System(tcp_rmem=4608, tcp_wmem=4194304))], "warn"),
-    ("NET016", "unread", [told(System(tcp_rmem=DENIED, tcp_wmem=4194304))], "unknown"),
-    ("HST016", "usual", [told(System(ports=PortRange(first=32768, last=60999)))], "ok"),
-    ("HST016", "few", [told(System(ports=PortRange(first=50000, last=50499)))], "warn"),
-    ("HST016", "one", [told(System(ports=PortRange(first=50000, last=50000)))], "fail"),
-    ("HST016", "one reserved", [told(System(ports=PortRange(first=32768, last=60999, reserved=1)))], "ok"),
-    ("HST016", "all reserved", [told(System(ports=PortRange(first=32768, last=60999, reserved=28232)))], "fail"),
-    ("HST016", "unread", [told(System(ports=DENIED))], "unknown"),
-    ("HST015", "unread", [told(System(file_size=DENIED))], "unknown"),
-    ("HST012", "removes", [told(System(uid=1000, remove_ipc=True))], "warn"),
-    ("HST012", "keeps", [told(System(uid=1000, remove_ipc=False))], "ok"),
-    ("HST012", "root", [told(System(uid=0, remove_ipc=True))], "skipped"),
-    ("HST012", "not said", [told(System(uid=1000, remove_ipc=Unread("absent", "not said")))], "skipped"),
-    ("HST012", "unread", [told(System(uid=1000, remove_ipc=DENIED))], "unknown"),
-    ("HST013", "stub", [told(System(), {"LD_LIBRARY_PATH": STUBS})], "warn"),
-    ("HST013", "driver", [told(System(), {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"})], "ok"),
-    ("NET015", "given away", [told(System(ports=PORTS), {"MASTER_PORT": "45000"})], "warn"),
-    ("NET015", "below", [told(System(ports=PORTS), {"MASTER_PORT": "29500"})], "ok"),
-    ("NET015", "torchrun's", [told(System(ports=PORTS), {"MASTER_PORT": "45000", "TORCHELASTIC_RUN_ID": "7"})],
+     [node_of(System(address_space=2_560_000_000), stack=Stack(torch_libraries=3 * GIB))], "fail"),
+    ("HST014", "torch fits", [node_of(System(address_space=2_560_000_000))], "warn"),
+    ("HST014", "comfortable", [node_of(System(address_space=8 * GIB))], "ok"),
+    ("HST014", "CUDA", [node_of(System(address_space=64 * GIB), gpus=EIGHT)], "warn"),
+    ("HST014", "little data", [node_of(System(address_space=-1, data=200 * 2**20))], "warn"),
+    ("HST014", "data enough", [node_of(System(address_space=-1, data=8 * GIB))], "ok"),
+    ("HST014", "unread", [node_of(System(address_space=DENIED))], "unknown"),
+    ("HST017", "unlimited", [node_of(System(cpu_seconds=-1))], "ok"),
+    ("HST017", "an hour", [node_of(System(cpu_seconds=3600))], "warn"),
+    ("HST017", "a week", [node_of(System(cpu_seconds=7 * 24 * 3600))], "note"),
+    ("HST017", "unread", [node_of(System(cpu_seconds=DENIED))], "unknown"),
+    ("HST015", "unlimited", [node_of(System(file_size=-1))], "ok"),
+    ("HST015", "small", [node_of(System(file_size=GIB))], "warn"),
+    ("HST015", "large", [node_of(System(file_size=100 * GIB))], "note"),
+    ("NET016", "usual", [node_of(System(tcp_rmem=6291456, tcp_wmem=4194304))], "ok"),
+    ("NET016", "tiny", [node_of(System(tcp_rmem=4608, tcp_wmem=4194304))], "warn"),
+    ("NET016", "unread", [node_of(System(tcp_rmem=DENIED, tcp_wmem=4194304))], "unknown"),
+    ("HST016", "usual", [node_of(System(ports=PortRange(first=32768, last=60999)))], "ok"),
+    ("HST016", "few", [node_of(System(ports=PortRange(first=50000, last=50499)))], "warn"),
+    ("HST016", "one", [node_of(System(ports=PortRange(first=50000, last=50000)))], "fail"),
+    ("HST016", "one reserved", [node_of(System(ports=PortRange(first=32768, last=60999, reserved=1)))], "ok"),
+    ("HST016", "all reserved", [node_of(System(ports=PortRange(first=32768, last=60999, reserved=28232)))],
+     "fail"),
+    ("HST016", "unread", [node_of(System(ports=DENIED))], "unknown"),
+    ("HST015", "unread", [node_of(System(file_size=DENIED))], "unknown"),
+    ("HST012", "removes", [node_of(System(uid=1000, remove_ipc=True))], "warn"),
+    ("HST012", "keeps", [node_of(System(uid=1000, remove_ipc=False))], "ok"),
+    ("HST012", "root", [node_of(System(uid=0, remove_ipc=True))], "skipped"),
+    ("HST012", "not said", [node_of(System(uid=1000, remove_ipc=Unread("absent", "not said")))], "skipped"),
+    ("HST012", "unread", [node_of(System(uid=1000, remove_ipc=DENIED))], "unknown"),
+    ("HST013", "stub", [node_of(System(), {"LD_LIBRARY_PATH": STUBS})], "warn"),
+    ("HST013", "driver", [node_of(System(), {"LD_LIBRARY_PATH": "/usr/local/cuda/lib64"})], "ok"),
+    ("NET015", "given away", [node_of(System(ports=PORTS), {"MASTER_PORT": "45000"})], "warn"),
+    ("NET015", "below", [node_of(System(ports=PORTS), {"MASTER_PORT": "29500"})], "ok"),
+    ("NET015", "torchrun's", [node_of(System(ports=PORTS), {"MASTER_PORT": "45000", "TORCHELASTIC_RUN_ID": "7"})],
      "skipped"),
-    ("NET015", "Ray Train's", [told(System(ports=PORTS), {"MASTER_PORT": "45000", "RANK": "0", "LOCAL_RANK": "0",
-     "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0"})], "skipped"),
-    ("NET015", "unread", [told(System(ports=DENIED), {"MASTER_PORT": "45000"})], "unknown"),
+    ("NET015", "Ray Train's", [node_of(System(ports=PORTS), {"MASTER_PORT": "45000", "RANK": "0",
+     "LOCAL_RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "NODE_RANK": "0"})], "skipped"),
+    ("NET015", "unread", [node_of(System(ports=DENIED), {"MASTER_PORT": "45000"})], "unknown"),
 ]  # fmt: skip
 CASES = [*CONTAINERS, *STORAGE, *LIMITS]
 
 
 @pytest.mark.parametrize(("code", "case", "nodes", "state"), CASES, ids=[f"{c[0]} {c[1]}" for c in CASES])
 def test_rule(code: str, case: str, nodes: list[Node], state: str) -> None:
-    found = verdict(code, *nodes)
-    said = " / ".join(finding.what for finding in found.findings)
-    assert found.state.value == state, f"{case}: {said}"
-    assert "could not be judged" not in said
+    judgement = verdict(code, *nodes)
+    words = " / ".join(finding.what for finding in judgement.findings)
+    assert judgement.state.value == state, f"{case}: {words}"
+    assert "could not be judged" not in words
 
 
 FE80 = nic("eth1", "fe80::1/64")
@@ -307,23 +311,23 @@ def test_variables_that_were_not_read() -> None:
 
 
 def test_the_odd_node_of_a_missing_mount_is_named() -> None:
-    found = verdict("STO002", stored("a"), stored("b"), stored("c", mount=DISK))
-    assert [(finding.where.node, finding.owner) for finding in found.findings] == [("c", "node")]
-    assert "2 of 3 nodes have filer:/home (nfs4)" in found.findings[0].what
+    judgement = verdict("STO002", stored("a"), stored("b"), stored("c", mount=DISK))
+    assert [(finding.where.node, finding.owner) for finding in judgement.findings] == [("c", "node")]
+    assert "2 of 3 nodes have filer:/home (nfs4)" in judgement.findings[0].what
 
 
-def marks(found: dict[str, str | Unread], path: str = "/r") -> Measurements:
-    """found: node -> the letters of the nodes whose file it saw; all other files are missing."""
-    made = [name for name, seen in found.items() if isinstance(seen, str)]
+def marks(seen_by: dict[str, str | Unread], path: str = "/r") -> Measurements:
+    """seen_by: node -> the letters of the nodes whose file it saw; all other files are missing."""
+    made = [name for name, seen in seen_by.items() if isinstance(seen, str)]
     reach = []
-    for name, seen in found.items():
-        told: Marks | Unread
+    for name, seen in seen_by.items():
+        files: Marks | Unread
         if isinstance(seen, Unread):
-            told = seen
+            files = seen
         else:
             missing = [other for other in made if other != name and other not in seen]
-            told = Marks(path=path, written_s=0.001, seen=list(seen), missing=missing)
-        reach.append(NodeReach(node=name, interface="eth0", address="10.1.0.1", mtu=1500, marks=told))
+            files = Marks(path=path, written_s=0.001, seen=list(seen), missing=missing)
+        reach.append(NodeReach(node=name, interface="eth0", address="10.1.0.1", mtu=1500, marks=files))
     return Measurements(reach=reach)
 
 
@@ -339,7 +343,7 @@ NO_RIGHT = Marks(path="/r", written_s=DENIED)
 
 
 @pytest.mark.parametrize(
-    ("nodes", "found", "state", "names"),
+    ("nodes", "seen_by", "state", "names"),
     [
         (on({"a": NFS, "b": NFS}), {"a": "b", "b": "a"}, "ok", {None}),
         (on({"a": NFS, "b": OTHER_NFS}), {"a": "b", "b": "a"}, "ok", {None}),  # two names of one server
@@ -359,26 +363,26 @@ NO_RIGHT = Marks(path="/r", written_s=DENIED)
     ],
 )
 def test_one_directory(
-    nodes: list[Node], found: dict[str, str | Unread], state: str, names: set[str | None]
+    nodes: list[Node], seen_by: dict[str, str | Unread], state: str, names: set[str | None]
 ) -> None:
-    said = verdict("STO006", *nodes, measurements=marks(found))
-    assert said.state.value == state, said
-    assert {finding.where.node for finding in said.findings} == names
+    judgement = verdict("STO006", *nodes, measurements=marks(seen_by))
+    assert judgement.state.value == state, judgement
+    assert {finding.where.node for finding in judgement.findings} == names
 
 
 def test_a_directory_that_may_not_be_written_is_no_fault() -> None:
     reach = [replace(reach, marks=NO_RIGHT) for reach in marks(PRIVATE).reach]
     nodes = on({"a": NFS, "b": NFS, "c": DISK})
-    said = verdict("STO006", *nodes, measurements=Measurements(reach=reach))
-    assert told_by(said) == [("unknown", "a"), ("unknown", "b"), ("unknown", "c")]
+    judgement = verdict("STO006", *nodes, measurements=Measurements(reach=reach))
+    assert states_of(judgement) == [("unknown", "a"), ("unknown", "b"), ("unknown", "c")]
     assert verdict("STO002", *nodes, measurements=Measurements(reach=reach)).state.value == "warn"
 
 
 def test_who_may_not_write_still_sees_the_files_of_others() -> None:
     reach = marks({"a": "", "b": "a"}).reach
     reach[0] = replace(reach[0], marks=NO_RIGHT)
-    said = verdict("STO006", *on({"a": NFS, "b": NFS}), measurements=Measurements(reach=reach))
-    assert told_by(said) == [("ok", None)]
+    judgement = verdict("STO006", *on({"a": NFS, "b": NFS}), measurements=Measurements(reach=reach))
+    assert states_of(judgement) == [("ok", None)]
 
 
 def _at(paths: dict[str, str], **facts: Any) -> list[Finding]:
@@ -403,16 +407,16 @@ def test_containers_are_no_reason_where_the_paths_differ() -> None:
 def test_a_deleted_directory_is_not_looked_for() -> None:
     gone = Unread("absent", "the working directory was deleted")
     reach = [replace(reach, marks=gone) for reach in marks({"a": ""}).reach]
-    said = verdict("STO006", *on({"a": DISK, "b": DISK}), measurements=Measurements(reach=reach))
-    assert (said.state.value, said.reason) == ("skipped", "its ground failed: STO007")
+    judgement = verdict("STO006", *on({"a": DISK, "b": DISK}), measurements=Measurements(reach=reach))
+    assert (judgement.state.value, judgement.reason) == ("skipped", "its ground failed: STO007")
 
 
 def test_who_may_not_write_is_told_so() -> None:
     refused = Unread("denied", "no file can be made in /r: Permission denied")
     reach = [replace(reach, marks=replace(NO_RIGHT, written_s=refused)) for reach in marks(PRIVATE).reach]
-    said = verdict("STO006", *on({"a": NFS, "b": NFS, "c": NFS}), measurements=Measurements(reach=reach))
-    assert said.findings[0].remedies[0].who == "you"
-    assert "your user may write" in said.findings[0].remedies[0].text
+    judgement = verdict("STO006", *on({"a": NFS, "b": NFS, "c": NFS}), measurements=Measurements(reach=reach))
+    assert judgement.findings[0].remedies[0].who == "you"
+    assert "your user may write" in judgement.findings[0].remedies[0].text
 
 
 def test_what_files_prove_is_not_said_twice() -> None:
@@ -429,9 +433,9 @@ def test_the_other_path_is_named() -> None:
     home = [replace(reach, marks=replace(reach.marks, path="/home/kim/run7")) for reach in measured[:2]]
     root = replace(measured[2], marks=replace(measured[2].marks, path="/"))
     nodes = on({"a": NFS, "b": NFS, "c": DISK})
-    said = verdict("STO006", *nodes, measurements=Measurements(reach=[*home, root]))
-    assert "working directory / on a local file system" in said.findings[0].what
-    assert "(/home/kim/run7 there)" in said.findings[0].what
+    judgement = verdict("STO006", *nodes, measurements=Measurements(reach=[*home, root]))
+    assert "working directory / on a local file system" in judgement.findings[0].what
+    assert "(/home/kim/run7 there)" in judgement.findings[0].what
 
 
 def test_a_read_only_tmp_is_not_a_small_one_and_its_fix_names_another_folder() -> None:
@@ -440,9 +444,9 @@ def test_a_read_only_tmp_is_not_a_small_one_and_its_fix_names_another_folder() -
     there = replace(room(free, writable=False), path="/tmp")
     place = Place(name="temporary directory", path="/tmp", told_by="TMPDIR", mount=mount, room=there)
     storage = Storage(places=[place], flock=OK, fcntl=OK)
-    one = node("a", host=Host(tmp=Space(size=free, free=free, path="/tmp")), storage=storage)
-    assert verdict("HST004", one).state.value == "ok"
-    (finding,) = verdict("STO004", one).findings
+    machine = node("a", host=Host(tmp=Space(size=free, free=free, path="/tmp")), storage=storage)
+    assert verdict("HST004", machine).state.value == "ok"
+    (finding,) = verdict("STO004", machine).findings
     commands = [line for fix in finding.remedies for line in fix.commands]
     assert "is mounted read-only" in finding.what
     assert commands == ["mkdir -p $HOME/tmp && export TMPDIR=$HOME/tmp", "mount -o remount,rw /tmp"]

@@ -35,7 +35,9 @@ def _to(name: str) -> Any:
 
 def test_a_closed_part_of_the_range_is_told_with_the_rule_that_closes_it() -> None:
     nodes = _with(hosts(3), "h3", _chain("ip saddr 9.9.9.9 drop"), _chain(_RULE))
-    (finding,) = [one for one in judged("NET006", nodes, _to("h3")).findings if one.state.value != "ok"]
+    (finding,) = [
+        finding for finding in judged("NET006", nodes, _to("h3")).findings if finding.state.value != "ok"
+    ]
     assert (finding.state.value, finding.where.node) == ("fail", "h3")
     assert "to 41877, 46712 none passes" in finding.what
     assert _RULE in finding.what
@@ -46,27 +48,29 @@ def test_a_closed_part_of_the_range_is_told_with_the_rule_that_closes_it() -> No
 def test_the_port_of_the_first_try_may_be_one_of_those_that_are_closed() -> None:
     met = {"connect": DROPPED, "spread": _SHUT}
     verdict = judged("NET006", hosts(3), lambda _, b: met if b == "h3" else {"spread": _WELL})
-    (finding,) = [one for one in verdict.findings if one.state.value != "ok"]
+    (finding,) = [finding for finding in verdict.findings if finding.state.value != "ok"]
     assert finding.where.node == "h3"
     assert "answers on some of its ports" in finding.what
 
 
 def test_without_a_filter_that_could_be_read_the_node_is_named_all_the_same() -> None:
-    (finding,) = [one for one in judged("NET006", hosts(3), _to("h3")).findings if one.state.value == "fail"]
+    (finding,) = [
+        finding for finding in judged("NET006", hosts(3), _to("h3")).findings if finding.state.value == "fail"
+    ]
     assert finding.where.node == "h3"
     assert "a packet filter closes a part" in finding.what
 
 
 def test_who_is_stopped_itself_is_named_and_not_those_whom_it_tried() -> None:
     verdict = judged("NET006", hosts(4), lambda a, _: {"spread": _SHUT if a == "h2" else _WELL})
-    (finding,) = [one for one in verdict.findings if one.state.value == "fail"]
+    (finding,) = [finding for finding in verdict.findings if finding.state.value == "fail"]
     assert finding.where.node == "h2"
     assert "connects to some ports" in finding.what
 
 
 def test_a_filter_that_stops_answers_too_is_told_once() -> None:
     verdict = judged("NET006", hosts(3), lambda a, b: {"spread": _SHUT if "h3" in (a, b) else _WELL})
-    (finding,) = [one for one in verdict.findings if one.state.value == "fail"]
+    (finding,) = [finding for finding in verdict.findings if finding.state.value == "fail"]
     assert finding.where.node == "h3"
     assert "answers on some of its ports" in finding.what
 
@@ -92,7 +96,7 @@ def test_nothing_is_said_without_agreement(change: Any) -> None:
 def test_tiny_segments_are_told_with_the_clamp() -> None:
     nodes = _with(hosts(3), "h2", _chain("tcp flags syn tcp option maxseg size set 100", "output", "tcpmss"))
     verdict = judged("NET008", nodes, lambda a, b: {"mss": 88 if "h2" in (a, b) else 1448})
-    (finding,) = [one for one in verdict.findings if one.state.value == "warn"]
+    (finding,) = [finding for finding in verdict.findings if finding.state.value == "warn"]
     assert finding.where.node == "h2"
     assert "segments of 88 bytes, where the MTU allows 1448: h2's own packet filter" in finding.what
     assert "maxseg size set 100" in finding.what
@@ -109,7 +113,7 @@ def test_a_clamp_is_read_and_one_that_follows_the_route_is_none() -> None:
     chain = """{"chain": {"family": "ip", "table": "m", "name": "o", "type": "filter", "hook": "output", "prio": 0,
         "policy": "accept"}}"""
     for value, does in (("100", ["tcpmss"]), ('{"rt": {"key": "mtu"}}', [])):
-        found = filters.parsed(f'{{"nftables": [{chain}, {rule.replace("VALUE", value)}]}}')
-        assert isinstance(found, list)
-        assert [one.does for one in found] == [does] * bool(does)
-        assert all("maxseg size set 100" in one.rule for one in found)
+        chains = filters.parsed(f'{{"nftables": [{chain}, {rule.replace("VALUE", value)}]}}')
+        assert isinstance(chains, list)
+        assert [filter_.does for filter_ in chains] == [does] * bool(does)
+        assert all("maxseg size set 100" in chain.rule for chain in chains)

@@ -48,8 +48,8 @@ def test_an_instance_may_be_started_with_a_part_of_its_cards(lacking: int, state
 
 
 def test_half_of_the_cards_on_one_node_alone_is_no_choice() -> None:
-    found = verdict("RDM030", *cluster(aws_p5(), 2).nodes, replace(without(aws_p5(), 16), name="odd"))
-    assert [f.where.node for f in found.findings if f.state.value == "warn"] == ["odd"]
+    judgement = verdict("RDM030", *cluster(aws_p5(), 2).nodes, replace(without(aws_p5(), 16), name="odd"))
+    assert [f.where.node for f in judgement.findings if f.state.value == "warn"] == ["odd"]
 
 
 def test_a_container_may_hide_cards() -> None:

@@ -171,8 +171,8 @@ CASES: list[tuple[str, str, list[Node], str]] = [
     ("code", "nodes", "state"), [(c[0], *c[2:]) for c in CASES], ids=[f"{c[0]} {c[1]}" for c in CASES]
 )
 def test_state(code: str, nodes: list[Node], state: str) -> None:
-    found = verdict(code, *nodes)
-    assert found.state.value == state, [finding.what for finding in found.findings]
+    judgement = verdict(code, *nodes)
+    assert judgement.state.value == state, [finding.what for finding in judgement.findings]
 
 
 UNREAD = [rule for rule in RULES if rule.code not in ("RDM001", "RDM018")]
@@ -210,9 +210,9 @@ def test_a_card_that_others_have_stays_in_the_list() -> None:
     env = {"NCCL_IB_HCA": "mlx5_1,mlx5_2"}
     whole = a(hca(1), hca(2), hca(10, SLOW, board="b"), env=env)
     findings = verdict("RDM009", whole, b(hca(1), hca(10, SLOW, board="b"), env=env)).findings
-    told = {(f.where.node, c) for f in findings for r in f.remedies for c in r.commands}
+    commands = {(f.where.node, c) for f in findings for r in f.remedies for c in r.commands}
     listed = "export NCCL_IB_HCA='=mlx5_1,mlx5_2'"
-    assert told == {("a", listed), ("b", listed), ("b", "#SBATCH --exclude=b")}
+    assert commands == {("a", listed), ("b", listed), ("b", "#SBATCH --exclude=b")}
 
 
 def test_whole_names_of_which_one_node_lacks_a_card() -> None:

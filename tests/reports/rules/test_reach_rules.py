@@ -17,7 +17,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.subjects.links.reached import blame, groups
-from tests.helpers.clusters import LO, nic, node, route, told, verdict
+from tests.helpers.clusters import LO, nic, node, route, states_of, verdict
 from tests.helpers.reach_clusters import (
     CODES,
     CUT,
@@ -66,15 +66,15 @@ def test_healthy_nodes_are_well(count: int) -> None:
     ],
 )
 def test_who_is_cut_off(count: int, change: Change, expected: list[tuple[str, str]], says: str) -> None:
-    found = judged("NET006", hosts(count), change)
-    assert told(found) == expected
-    assert says in found.findings[0].what
+    judgement = judged("NET006", hosts(count), change)
+    assert states_of(judgement) == expected
+    assert says in judgement.findings[0].what
 
 
 def test_a_node_whose_link_is_down_is_named_with_its_link() -> None:
     nodes = hosts(4, h3=nic("eth0", "10.1.0.3/24", running=False))
     old = Nccl(loaded=Library(path="/x", origin="torch", version="2.27.7"))
-    nodes = [replace(one, nccl=old) for one in nodes]  # this one takes an interface without a link
+    nodes = [replace(machine, nccl=old) for machine in nodes]  # this one takes an interface without a link
     assert (
         "its eth0 is up, but has no link" in judged("NET006", nodes, pairs("both", "h3", **CUT)).findings[0].what
     )
@@ -97,7 +97,7 @@ def test_two_nodes_with_one_address_are_only_that() -> None:
 
 def test_a_listener_that_did_not_speak_is_unknown() -> None:
     silent = pairs("both", "h2", connect=Connect(outcome="silent", detail="accepted, then no answer"))
-    assert told(judged("NET006", hosts(2), silent))[0] == ("unknown", "h1")
+    assert states_of(judged("NET006", hosts(2), silent))[0] == ("unknown", "h1")
 
 
 @pytest.mark.parametrize(("passes", "state"), [(True, "ok"), (False, "fail")])
@@ -117,16 +117,16 @@ def test_routed_subnets_are_well_once_proved(passes: bool, state: str) -> None:
 def test_a_detour_that_leads_nowhere_fails() -> None:
     astray = [route("0.0.0.0/0", "mgmt0", "192.168.0.1")]
     nodes = [*hosts(2), node("h3", LO, nic("eth0", "10.2.0.3/24"), routes=astray)]
-    assert ("fail", "h3") in told(judged("NET003", nodes, pairs("both", "h3", **CUT)))
+    assert ("fail", "h3") in states_of(judged("NET003", nodes, pairs("both", "h3", **CUT)))
 
 
 @pytest.mark.parametrize(("prefix", "state"), [(16, "warn"), (28, "fail"), (24, "ok")])
 def test_wrong_prefix_length(prefix: int, state: str) -> None:
     nodes = [*hosts(3), node("h4", LO, nic("eth0", f"10.1.0.100/{prefix}"))]
     broken = pairs("both", "h4", **CUT) if state == "fail" else None
-    found = judged("NET003", nodes, broken)
-    assert (found.state.value, found.findings[0].where.node) == (state, "h4" if state != "ok" else None)
-    assert state == "ok" or f"has the prefix length /{prefix}" in found.findings[0].what
+    judgement = judged("NET003", nodes, broken)
+    assert (judgement.state.value, judgement.findings[0].where.node) == (state, "h4" if state != "ok" else None)
+    assert state == "ok" or f"has the prefix length /{prefix}" in judgement.findings[0].what
 
 
 def test_a_prefix_that_leads_elsewhere_is_the_failure_where_connections_fail() -> None:
@@ -144,7 +144,9 @@ def test_a_prefix_that_leads_elsewhere_is_the_failure_where_connections_fail() -
         def broken(a: str, b: str, lost: set[str] = lost) -> dict[str, Any]:
             return {"interface": "mgmt0" if a == "h3" else "eth0", **(CUT if {a, b} == lost else {})}
 
-        (finding,) = [one for one in judged("NET003", nodes, broken).findings if one.state.value != "ok"]
+        (finding,) = [
+            finding for finding in judged("NET003", nodes, broken).findings if finding.state.value != "ok"
+        ]
         assert (finding.state.value, finding.where.node) == (state, "h3")
         assert "has the prefix length /27, the others /24; its way to" in finding.what
         assert "ip addr add 10.1.0.33/24" in str(finding.remedies)
@@ -154,10 +156,12 @@ def test_a_link_that_is_down_explains_the_other_interface() -> None:
     mgmt = [nic("mgmt0", f"192.168.0.{i}/24") for i in range(1, 4)]
     nodes = [node(f"h{i}", LO, nic("eth0", f"10.1.0.{i}/24"), mgmt[i - 1]) for i in (1, 2)]
     nodes.append(node("h3", LO, nic("eth0", "10.1.0.3/24", up=False, running=False), mgmt[2]))
-    found = judged("NET003", nodes, pairs("both", "h3", **CUT))
-    assert told(found) == [("fail", "h3")]
-    assert found.findings[0].what.startswith("eth0 is down (switched off on the node), so the job would use mgmt0")
-    assert "ip link set dev eth0 up   # on h3" in found.findings[0].remedies[0].commands
+    judgement = judged("NET003", nodes, pairs("both", "h3", **CUT))
+    assert states_of(judgement) == [("fail", "h3")]
+    assert judgement.findings[0].what.startswith(
+        "eth0 is down (switched off on the node), so the job would use mgmt0"
+    )
+    assert "ip link set dev eth0 up   # on h3" in judgement.findings[0].remedies[0].commands
     nodes[2] = node("h3", LO, nic("eth0", "10.1.0.3/24", up=True, running=False), mgmt[2])
     (dark,) = judged("NET003", nodes, pairs("both", "h3", **CUT)).findings
     assert dark.what.startswith("eth0 is up, but has no link, so the job would use mgmt0")
@@ -208,16 +212,16 @@ def test_a_link_that_is_down_explains_the_other_interface() -> None:
     ],
 )
 def test_path_mtu(count: int, change: Change, state: str, node: str | None, says: str) -> None:
-    found = judged("NET007", hosts(count), change)
-    assert told(found) == [(state, node)]
-    assert says in found.findings[0].what
+    judgement = judged("NET007", hosts(count), change)
+    assert states_of(judgement) == [(state, node)]
+    assert says in judgement.findings[0].what
 
 
 def test_different_mtus_are_a_note_where_everything_arrives() -> None:
     nodes = hosts(3, h3=nic("eth0", "10.1.0.3/24", mtu=9000))
     assert judged("NET004", nodes).state.value == "note"
     short = pairs("out", "h3", path_mtu=PathMtu(sent=9000, arrived=1500))
-    assert told(judged("NET004", nodes, short)) == [("warn", "h3")]
+    assert states_of(judged("NET004", nodes, short)) == [("warn", "h3")]
 
 
 @pytest.mark.parametrize("code", ["HST009", "NET006", "NET007", "NET009", "NET013"])
@@ -232,11 +236,11 @@ def test_many_nodes_are_judged_by_sampled_pairs() -> None:
     full = {reach.node: reach for reach in measured(nodes, pairs("in", "h77", connect=DROPPED)).reach}
     steps = [sign * 2**power for power in range(7) for sign in (1, -1)]
     sampled = []
-    for i, one in enumerate(nodes):
+    for i, machine in enumerate(nodes):
         near = {f"h{(i + step) % 100 + 1}" for step in steps}
-        sampled.append(replace(full[one.name], peers=[p for p in full[one.name].peers if p.peer in near]))
-    found = verdict("NET006", *nodes, measurements=Measurements(reach=sampled))
-    assert told(found) == [("fail", "h77")]
+        sampled.append(replace(full[machine.name], peers=[p for p in full[machine.name].peers if p.peer in near]))
+    judgement = verdict("NET006", *nodes, measurements=Measurements(reach=sampled))
+    assert states_of(judgement) == [("fail", "h77")]
 
 
 def test_blame_takes_the_node_before_its_pairs() -> None:
@@ -247,7 +251,7 @@ def test_blame_takes_the_node_before_its_pairs() -> None:
     assert [(culprit.node, culprit.way) for culprit in culprits] == [("b", "in")]
     assert left == [("c", "d")]
     touching = {pair for pair in judged_pairs if "b" in pair}
-    assert [(one.node, one.way) for one in blame(touching, judged_pairs)[0]] == [("b", "both")]
+    assert [(culprit.node, culprit.way) for culprit in blame(touching, judged_pairs)[0]] == [("b", "both")]
 
 
 def test_groups_hang_together() -> None:
@@ -273,9 +277,9 @@ def test_a_node_that_can_open_no_port(protocol: Any, doorless: list[str], expect
         for reach in whole if reach.node not in doorless
     ]  # fmt: skip
     refused = [NoDoor(node=name, address=f"10.1.0.{name[1]}", protocol=protocol, why=_TAKEN) for name in doorless]
-    found = verdict("NET006", *nodes, measurements=Measurements(reach=heard, no_doors=refused))
-    assert told(found) == expected
-    own = next(finding for finding in found.findings if finding.where.node == "h3")
+    judgement = verdict("NET006", *nodes, measurements=Measurements(reach=heard, no_doors=refused))
+    assert states_of(judgement) == expected
+    own = next(finding for finding in judgement.findings if finding.where.node == "h3")
     assert own.what == f"it can open no {protocol} port on its own address 10.1.0.3: {_TAKEN}"
 
 
@@ -293,8 +297,8 @@ def test_an_address_cannot_be_given_to_an_interface_that_is_gone(
     why = "Cannot assign requested address"
     gone = NoDoor(node="h3", address="10.1.0.3", protocol="TCP", why=why, interfaces=interfaces)
     heard = [reach for reach in measured(nodes).reach if reach.node != "h3"]
-    found = verdict("NET006", *nodes, measurements=Measurements(reach=heard, no_doors=[gone]))
-    own = next(finding for finding in found.findings if finding.where.node == "h3")
+    judgement = verdict("NET006", *nodes, measurements=Measurements(reach=heard, no_doors=[gone]))
+    own = next(finding for finding in judgement.findings if finding.where.node == "h3")
     commands = " ".join(line for fix in own.remedies for line in fix.commands)
     assert says in own.what
     assert fix in commands

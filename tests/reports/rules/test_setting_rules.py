@@ -225,8 +225,8 @@ CASES: list[tuple[str, str, list[Node], str, str]] = [
 
 @pytest.mark.parametrize(("code", "case", "nodes", "state", "words"), CASES, ids=[f"{c[0]} {c[1]}" for c in CASES])
 def test_rule(code: str, case: str, nodes: list[Node], state: str, words: str) -> None:
-    found = verdict(code, *nodes)
-    said = " / ".join(finding.what for finding in found.findings)
-    assert found.state.value == state, f"{case}: {said}"
-    assert words in said
-    assert "could not be judged" not in said
+    judgement = verdict(code, *nodes)
+    sentences = " / ".join(finding.what for finding in judgement.findings)
+    assert judgement.state.value == state, f"{case}: {sentences}"
+    assert words in sentences
+    assert "could not be judged" not in sentences

@@ -35,8 +35,8 @@ def _after(count: int, change: Change | None, running: float = 0.0) -> Measureme
 
 
 def _told(count: int, change: Change | None, running: float = 0.0) -> list[tuple[str, str | None, str]]:
-    found = verdict("NET021", *hosts(count), command="bench", measurements=_after(count, change, running))
-    return [(finding.state.value, finding.where.node, finding.what) for finding in found.findings]
+    judgement = verdict("NET021", *hosts(count), command="bench", measurements=_after(count, change, running))
+    return [(finding.state.value, finding.where.node, finding.what) for finding in judgement.findings]
 
 
 @pytest.mark.parametrize("running", [0.0, 12.0])
@@ -107,6 +107,6 @@ def test_when_a_second_look_is_worth_its_seconds(measurements: dict[str, Any], d
         for there, back in measurements.get("pairs", ())
     ]
     sent = Sent(source="10.1.0.1", target="10.1.0.3", segments=900, **measurements.get("sent", {}))
-    told = [Interruptions(node="h1", seconds=9.0, sent=[sent])]
-    one = replace(measured(nodes), collectives=rows, pairs=times, interruptions=told)
-    assert since.doubtful(Cluster(nodes=nodes, job=Job(nodes_asked=3), measurements=one)) is doubtful
+    signals = [Interruptions(node="h1", seconds=9.0, sent=[sent])]
+    facts = replace(measured(nodes), collectives=rows, pairs=times, interruptions=signals)
+    assert since.doubtful(Cluster(nodes=nodes, job=Job(nodes_asked=3), measurements=facts)) is doubtful

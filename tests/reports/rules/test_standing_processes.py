@@ -125,10 +125,10 @@ def test_a_frozen_process_that_is_left_over_waits_for_no_device() -> None:
     assert "cgroup.freeze" in str(finding.remedies)
 
 
-@pytest.mark.parametrize(("held", "words"), [("T", "stopped (state T)"), ("F", "frozen by its control group")])
-def test_a_torchrun_that_stands_still_is_told_though_all_was_measured(held: str, words: str) -> None:
+@pytest.mark.parametrize(("state", "words"), [("T", "stopped (state T)"), ("F", "frozen by its control group")])
+def test_a_torchrun_that_stands_still_is_told_though_all_was_measured(state: str, words: str) -> None:
     ranks = [_rank(number, phase="done") for number in range(3)]
-    ends = [JobEnd(node="h1", exit=0), JobEnd(node="h2", exit=0, held=held, pid=99)]
+    ends = [JobEnd(node="h1", exit=0), JobEnd(node="h2", exit=0, held=state, pid=99)]
     (finding,) = _judged("RUN003", _cluster(_run(ranks, *ends, stopped_by=""))).findings
     assert (finding.state.value, finding.where.node) == ("warn", "h2")
     assert words in finding.what

@@ -83,8 +83,8 @@ def cluster(
     )
 
 
-def verdict(code: str, told: Cluster) -> Verdict:
-    return judge(told, [rule for rule in all_rules() if rule.code == code])[0]
+def verdict(code: str, job: Cluster) -> Verdict:
+    return judge(job, [rule for rule in all_rules() if rule.code == code])[0]
 
 
 SLOW: dict[str, Any] = {"twin": {"backward": 58.0}, "solo": {"backward": 58.0}}
@@ -132,9 +132,9 @@ def lacking(device: str, **last: float) -> list[StepTimes]:
 )
 def test_who_is_slow_where_all_lack_cores(device: str, last: dict[str, float], state: State) -> None:
     """A note where the lack explains it: then no rank is to blame."""
-    told = cluster(lacking(device, **last))
-    assert verdict("TRN020", told).state is state
-    assert [culprit.names for culprit in culprits(told)] == ([["a/rank 1"]] if state is FAIL else [])
+    job = cluster(lacking(device, **last))
+    assert verdict("TRN020", job).state is state
+    assert [culprit.names for culprit in culprits(job)] == ([["a/rank 1"]] if state is FAIL else [])
 
 
 @pytest.mark.parametrize(
@@ -143,26 +143,26 @@ def test_who_is_slow_where_all_lack_cores(device: str, last: dict[str, float], s
 def test_who_alone_lacks_cores_on_a_machine_that_others_use(device: str, core: float, state: State) -> None:
     """18 ms more of its own: no straggler on CPUs where it had no core for 20 ms."""
     own = {**STEP, "backward": 46.0, "core": core}
-    told = cluster(
-        [rank(n, timed(**FULL), timed(**one), timed(**one), device) for n, one in enumerate([STEP, own])]
+    job = cluster(
+        [rank(n, timed(**FULL), timed(**parts), timed(**parts), device) for n, parts in enumerate([STEP, own])]
     )
-    assert verdict("TRN020", told).state is state
-    assert bool(culprits(told)) is (state is FAIL)
+    assert verdict("TRN020", job).state is state
+    assert bool(culprits(job)) is (state is FAIL)
 
 
 @pytest.mark.parametrize(("core", "state"), [(0.0, FAIL), (2.0, NOTE)])
 def test_who_was_not_timed_alone_on_shared_cores(core: float, state: State) -> None:
     """Where the model calls collectives itself no rank can be: it may only have lacked cores."""
     parts = [{**STEP, "core": core}, {**STEP, "backward": 38.0, "core": core}]
-    told = cluster([rank(n, timed(**FULL), timed(**own)) for n, own in enumerate(parts)])
-    assert verdict("TRN020", told).state is state
-    assert bool(culprits(told)) is (state is FAIL)
+    job = cluster([rank(n, timed(**FULL), timed(**own)) for n, own in enumerate(parts)])
+    assert verdict("TRN020", job).state is state
+    assert bool(culprits(job)) is (state is FAIL)
 
 
 def test_communication_that_is_not_hidden_where_all_lack_cores() -> None:
-    told = verdict("TRN021", cluster(lacking("cuda:0"), sent(4.0)))
-    assert told.state is NOTE
-    assert "not judged, for the ranks wait for cores" in told.findings[0].what
+    judgement = verdict("TRN021", cluster(lacking("cuda:0"), sent(4.0)))
+    assert judgement.state is NOTE
+    assert "not judged, for the ranks wait for cores" in judgement.findings[0].what
 
 
 def test_the_straggler_is_named_with_its_phase() -> None:
@@ -177,12 +177,12 @@ def test_the_straggler_is_named_with_its_phase() -> None:
 def test_ranks_that_take_each_others_cores_are_no_stragglers() -> None:
     crowded = {**STEP, "backward": 60.0, "core": 52.0}
     steps = [rank(n, timed(**FULL), timed(**crowded), timed(**STEP)) for n in range(4)]
-    found = verdict("TRN020", cluster(steps))
-    assert [(finding.state, finding.where.node, finding.where.rank) for finding in found.findings] == [
+    judgement = verdict("TRN020", cluster(steps))
+    assert [(finding.state, finding.where.node, finding.where.rank) for finding in judgement.findings] == [
         (NOTE, "a", None),
         (NOTE, "b", None),
     ]
-    assert "16.00 ms alone, 68.00 ms together (0.24; 1 is expected)" in found.findings[0].what
+    assert "16.00 ms alone, 68.00 ms together (0.24; 1 is expected)" in judgement.findings[0].what
 
 
 def test_a_rank_that_only_waits_for_data_is_told_once() -> None:
@@ -209,9 +209,9 @@ def test_waiting_for_data(data: float, limits: dict[str, Any], state: State) -> 
 @pytest.mark.parametrize(("data", "state"), [(1.9, OK), (3.5, NOTE), (50.0, WARN)])
 def test_waiting_for_data_on_cpus(data: float, state: State) -> None:
     """No GPU is idle there; only a rank that waits far longer than the others is warned of."""
-    found = verdict("TRN019", cluster(ranks(2, full={"data": data})))
-    assert found.state is state
-    assert not any("GPU is idle" in (finding.why or "") for finding in found.findings)
+    judgement = verdict("TRN019", cluster(ranks(2, full={"data": data})))
+    assert judgement.state is state
+    assert not any("GPU is idle" in (finding.why or "") for finding in judgement.findings)
 
 
 def test_all_ranks_on_cpus_wait_for_data() -> None:
@@ -307,10 +307,10 @@ CROWDED = [rank(n, timed(**FULL, to_device=50.0), timed(**STEP, to_device=45.0),
 )
 def test_the_sentence(steps: list[StepTimes], words: str) -> None:
     """The largest loss, and no other."""
-    told = cluster(steps)
-    measured = step_times.steps(told)
+    job = cluster(steps)
+    measured = step_times.steps(job)
     assert measured
-    assert words in step_losses.sentence(told, measured)
+    assert words in step_losses.sentence(job, measured)
 
 
 def test_parts_add_up_to_the_step() -> None:
@@ -322,7 +322,7 @@ def test_parts_add_up_to_the_step() -> None:
 
 
 def test_the_table_fits_and_names_slow_ranks_first_of_many() -> None:
-    steps = [replace(one, node=f"gpu-node-with-a-long-name-{one.rank}") for one in ranks(40, **SLOW)]
+    steps = [replace(step, node=f"gpu-node-with-a-long-name-{step.rank}") for step in ranks(40, **SLOW)]
     story = finish.Story(started="2026-01-01T00:00:00+00:00", seconds=1.0, signal=None)
     document = finish.make(cluster(steps, sent(1.0)), Options(command="smoke"), story)
     lines = steps_text.text(document, 80).splitlines()
@@ -349,5 +349,5 @@ LATE: dict[str, Any] = {kind: {"data": 50.0} for kind in ("full", "twin", "solo"
     ],
 )
 def test_who_is_to_blame(steps: list[StepTimes], named: list[tuple[str, list[str]]]) -> None:
-    found = culprits(cluster(steps))
-    assert [(culprit.names[0], culprit.explains) for culprit in found] == named
+    blamed = culprits(cluster(steps))
+    assert [(culprit.names[0], culprit.explains) for culprit in blamed] == named

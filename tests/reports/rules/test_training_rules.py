@@ -124,9 +124,9 @@ def verdict(code: str, checks: dict[str, Any], **setup: Any) -> Verdict:
     ],
 )  # fmt: skip
 def test_what_was_seen_is_judged(code: str, checks: dict[str, Any], state: State, words: str) -> None:
-    found = verdict(code, checks)
-    assert found.state is state
-    assert any(words in finding.what for finding in found.findings), found.findings
+    judgement = verdict(code, checks)
+    assert judgement.state is state
+    assert any(words in finding.what for finding in judgement.findings), judgement.findings
 
 
 @pytest.mark.parametrize(
@@ -179,7 +179,7 @@ def test_what_was_not_looked_at_is_not_called_well(code: str) -> None:
 )
 def test_why_a_joined_batch_has_other_gradients(more: dict[str, Any], why: str, command: str) -> None:
     gradients = {**GRADS, "joined": 0.5, "hooked": more.get("hooked", [])}
-    checks = {"gradients": gradients, **{name: one for name, one in more.items() if name != "hooked"}}
+    checks = {"gradients": gradients, **{name: value for name, value in more.items() if name != "hooked"}}
     finding = verdict("TRN004", checks, model="m:Net").findings[0]
     assert why in (finding.why or "")
     assert command in finding.remedies[0].commands[0]
@@ -193,7 +193,7 @@ def test_a_stream_is_not_told_of_a_sampler() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "call"),
+    ("text", "call"),
     [
         ("none", EnteredCollective("none")),
         ("barrier at a.py:3", EnteredCollective("barrier", ("a.py:3",))),
@@ -203,6 +203,6 @@ def test_a_stream_is_not_told_of_a_sampler() -> None:
         ),
     ],
 )
-def test_a_call_is_read_as_it_was_told(told: str, call: EnteredCollective) -> None:
-    assert EnteredCollective.read(told) == call
-    assert str(call) == told
+def test_a_call_is_read_as_it_was_told(text: str, call: EnteredCollective) -> None:
+    assert EnteredCollective.read(text) == call
+    assert str(call) == text

@@ -31,7 +31,7 @@ from ncclcheck.probes.facts import (
     Unread,
 )
 from ncclcheck.reports.judgement.findings import State, Verdict
-from tests.helpers.clusters import ABSENT, LO, nic, node, told, verdict
+from tests.helpers.clusters import ABSENT, LO, nic, node, states_of, verdict
 
 SEEN_GPU = Gpus(pci=["0000:1b:00.0"], devices=["nvidia0"], usable=1, cards=ABSENT)
 NO_RDMA = Rdma(hcas=ABSENT, devices=ABSENT, peer_modules=ABSENT)
@@ -105,24 +105,24 @@ NO_IB = {**IB, "env": {"NCCL_IB_DISABLE": "1"}}
     ],
 )
 def test_sockets_beside_an_hca(facts: dict[str, Any], connection: Connections, state: State) -> None:
-    found = _judge("BEN005", _two(facts), [_rank(0, "a1", connection), _rank(1, "a2", connection)])
-    assert found.state is state
-    assert all(finding.where.node for finding in found.findings if finding.state is not State.OK)
-    assert len(found.findings) == (1 if state is State.OK else 2)
+    judgement = _judge("BEN005", _two(facts), [_rank(0, "a1", connection), _rank(1, "a2", connection)])
+    assert judgement.state is state
+    assert all(finding.where.node for finding in judgement.findings if finding.state is not State.OK)
+    assert len(judgement.findings) == (1 if state is State.OK else 2)
 
 
 def test_the_choice_counts_where_nothing_was_connected_yet() -> None:
     ranks = [_rank(0, "a1", network="Socket", no_infiniband="Failed to open libibverbs.so[.1]"), _rank(1, "a2")]
-    found = _judge("BEN005", _two(IB), ranks)
-    assert told(found) == [("fail", "a1"), ("ok", "a2")]
-    assert "Failed to open libibverbs" in str(found.findings[0].evidence)
+    judgement = _judge("BEN005", _two(IB), ranks)
+    assert states_of(judgement) == [("fail", "a1"), ("ok", "a2")]
+    assert "Failed to open libibverbs" in str(judgement.findings[0].evidence)
 
 
 def test_a_log_that_could_not_be_read_is_unknown_once_a_node() -> None:
     ranks = [_unread(rank, "a1") for rank in (0, 1)]
-    found = _judge("BEN005", _two(IB), [*ranks, _rank(2, "a2", DIRECT)])
-    assert told(found) == [("unknown", "a1"), ("ok", "a2")]
-    assert "NCCL_DEBUG is WARN" in found.findings[0].what
+    judgement = _judge("BEN005", _two(IB), [*ranks, _rank(2, "a2", DIRECT)])
+    assert states_of(judgement) == [("unknown", "a1"), ("ok", "a2")]
+    assert "NCCL_DEBUG is WARN" in judgement.findings[0].what
 
 
 def _unread(rank: int, name: str) -> Transport:
@@ -138,8 +138,8 @@ def _gloo(rank: int, name: str, interface: str = "eth0", address: str = "") -> T
 
 
 def test_gloo_is_told_with_its_interface() -> None:
-    found = _judge("BEN005", _two(IB), [_gloo(0, "a1"), _gloo(1, "a2")], backend="gloo")
-    assert [finding.what for finding in found.findings] == ["a[1-2]: gloo over TCP, by eth0"]
+    judgement = _judge("BEN005", _two(IB), [_gloo(0, "a1"), _gloo(1, "a2")], backend="gloo")
+    assert [finding.what for finding in judgement.findings] == ["a[1-2]: gloo over TCP, by eth0"]
 
 
 def test_without_a_job_there_is_nothing_to_judge() -> None:
@@ -180,8 +180,8 @@ NOT_TOLD = _cards()
     ],
 )
 def test_a_detour_within_the_node(facts: dict[str, Any], kind: str, state: State) -> None:
-    found = _judge("BEN010", [_machine("a1", 1, **facts)], [_rank(0, "a1", _within(kind))])
-    assert told(found) == [(state.value, "a1")]
+    judgement = _judge("BEN010", [_machine("a1", 1, **facts)], [_rank(0, "a1", _within(kind))])
+    assert states_of(judgement) == [(state.value, "a1")]
 
 
 def test_a_detour_that_was_asked_for_is_the_jobs() -> None:
@@ -208,9 +208,9 @@ MODULE = {"rdma": _rdma(Hca(name="mlx5_0", ports=_port()), modules=["nvidia_peer
 def test_rdma_without_gpudirect(
     facts: dict[str, Any], first: Transport, second: Transport, expected: list[str]
 ) -> None:
-    found = _judge("BEN011", _two(facts), [first, second])
-    assert [state for state, _ in told(found)] == expected
-    assert found.state is (State.WARN if "warn" in expected else State.OK)
+    judgement = _judge("BEN011", _two(facts), [first, second])
+    assert [state for state, _ in states_of(judgement)] == expected
+    assert judgement.state is (State.WARN if "warn" in expected else State.OK)
 
 
 def test_gpudirect_needs_rdma() -> None:
@@ -238,21 +238,22 @@ def _rails(*mib: int, ranks: int = 2) -> Verdict:
     ],
 )
 def test_idle_rails(mib: tuple[int, ...], ranks: int, state: State) -> None:
-    found = _rails(*mib, ranks=ranks)
-    assert found.state is state
-    assert ["mlx5_1" in finding.what for finding in found.findings if finding.state is State.WARN] == [True, True][
-        : 2 * (state is State.WARN)
-    ]
+    judgement = _rails(*mib, ranks=ranks)
+    assert judgement.state is state
+    assert ["mlx5_1" in finding.what for finding in judgement.findings if finding.state is State.WARN] == [
+        True,
+        True,
+    ][: 2 * (state is State.WARN)]
 
 
 @pytest.mark.parametrize(("used", "state"), [("eth0", State.OK), ("docker0", State.WARN)])
 def test_the_interface_of_nccl(used: str, state: State) -> None:
     ranks = [_rank(i, f"a{i + 1}", SOCKET, bootstrap=Endpoint(interface=used, address="10.1.0.1")) for i in (0, 1)]
-    found = _judge("BEN013", _two({}), ranks)
-    assert found.state is state
+    judgement = _judge("BEN013", _two({}), ranks)
+    assert judgement.state is state
     if state is State.WARN:
-        assert "docker0" in found.findings[0].what
-        assert "eth0" in found.findings[0].what
+        assert "docker0" in judgement.findings[0].what
+        assert "eth0" in judgement.findings[0].what
 
 
 @pytest.mark.parametrize(
@@ -268,8 +269,8 @@ def test_the_interface_of_gloo(used: str, moved: dict[str, int], state: State) -
     counted = [Moved(name=name, sent=mib * 2**20, received=0) for name, mib in moved.items()]
     traffic = [Traffic(node=name, seconds=9, interfaces=counted, hcas=ABSENT) for name in ("a1", "a2")]
     ranks = [_gloo(0, "a1", used), _gloo(1, "a2", used)]
-    found = _judge("BEN013", _two({}), ranks, backend="gloo", traffic=traffic)
-    assert found.state is state
+    judgement = _judge("BEN013", _two({}), ranks, backend="gloo", traffic=traffic)
+    assert judgement.state is state
 
 
 def test_the_interface_to_name_is_that_of_most_nodes() -> None:
@@ -278,8 +279,8 @@ def test_the_interface_to_name_is_that_of_most_nodes() -> None:
         (number, nic("mgmt0", f"10.2.0.{number}/24"), nic("eth0", f"10.1.0.{number}/24")) for number in (1, 2, 3)
     ]
     nodes = [node(f"a{number}", LO, *(pair if number == 3 else reversed(pair))) for number, *pair in cards]
-    found = _judge("BEN013", nodes, [_gloo(i, f"a{i + 1}") for i in range(3)], backend="gloo")
-    (finding,) = (finding for finding in found.findings if finding.state is State.WARN)
+    judgement = _judge("BEN013", nodes, [_gloo(i, f"a{i + 1}") for i in range(3)], backend="gloo")
+    (finding,) = (finding for finding in judgement.findings if finding.state is State.WARN)
     assert finding.what == "the job used eth0, predicted was mgmt0"
     assert [r.commands for r in finding.remedies] == [
         ["export NCCL_SOCKET_IFNAME='=eth0' GLOO_SOCKET_IFNAME=eth0"]
@@ -301,9 +302,9 @@ def test_one_node_crosses_no_network() -> None:
 )
 def test_nccls_own_diagnostics(text: str, ok: bool, state: State) -> None:
     diagnostics = Diagnostics(results=[Diagnosis(ok=ok, check="p2p", text=text)], seconds=3)
-    found = _judge("BEN014", _two(IB), [_rank(0, "a1")], diagnostics=diagnostics)
-    assert found.state is state
-    assert f"p2p: {text}" in found.findings[0].what
+    judgement = _judge("BEN014", _two(IB), [_rank(0, "a1")], diagnostics=diagnostics)
+    assert judgement.state is state
+    assert f"p2p: {text}" in judgement.findings[0].what
 
 
 def test_diagnostics_without_an_end_are_unknown() -> None:
@@ -313,5 +314,8 @@ def test_diagnostics_without_an_end_are_unknown() -> None:
 
 def test_an_older_nccl_has_no_diagnostics_and_it_is_said() -> None:
     old = Nccl(loaded=Library(path="/usr/lib/libnccl.so.2", origin="system", version="2.18.1"))
-    found = _judge("BEN014", _two({"nccl": old}), [_rank(0, "a1")])
-    assert (found.state, found.reason) == (State.SKIPPED, "NCCL 2.18.1 has none of its own; 2.31 and later do")
+    judgement = _judge("BEN014", _two({"nccl": old}), [_rank(0, "a1")])
+    assert (judgement.state, judgement.reason) == (
+        State.SKIPPED,
+        "NCCL 2.18.1 has none of its own; 2.31 and later do",
+    )

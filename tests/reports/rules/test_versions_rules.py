@@ -12,7 +12,7 @@ from ncclcheck.probes.facts import Hiding, Job, Stack, Unread
 from ncclcheck.probes.machine.access import Machine
 from ncclcheck.probes.machine.software import stack
 from ncclcheck.reports.subjects.nodes.agree.agreement import group
-from tests.helpers.clusters import ABSENT, DENIED, node, told, verdict
+from tests.helpers.clusters import ABSENT, DENIED, node, states_of, verdict
 
 FACTS = {"VER002": "torch", "VER003": "python", "VER004": "ncclcheck", "VER005": "driver"}
 
@@ -44,7 +44,7 @@ def test_torch_is_installed(command: str, torch: str, state: str) -> None:
 )
 def test_versions_agree(code: str, versions: list[str], states: list[tuple[str, str | None]]) -> None:
     nodes = [node(name, stack=_stack(code, v)) for name, v in zip("abc", versions, strict=False)]
-    assert told(verdict(code, *nodes)) == states
+    assert states_of(verdict(code, *nodes)) == states
 
 
 def test_a_draw_names_both_sides() -> None:
@@ -68,9 +68,9 @@ def test_a_torch_that_pythonpath_puts_first(torch: str, by: Any, words: str) -> 
     first = Hiding(module="torch", path="/opt/old/torch", by=by)
     usual = _from("/usr/lib/python3/site-packages", "2.9.0")
     nodes = [node("a", stack=usual), node("b", stack=_from("/opt/old", torch, first)), node("c", stack=usual)]
-    found = verdict("VER002", *nodes)
-    assert found.state.value == ("fail" if words else "ok")
-    bad = [finding for finding in found.findings if finding.state.value == "fail"]
+    judgement = verdict("VER002", *nodes)
+    assert judgement.state.value == ("fail" if words else "ok")
+    bad = [finding for finding in judgement.findings if finding.state.value == "fail"]
     assert [finding.where.node for finding in bad] == (["b"] if words else [])
     assert all(words in finding.what for finding in bad)
     assert any(
@@ -81,14 +81,14 @@ def test_a_torch_that_pythonpath_puts_first(torch: str, by: Any, words: str) -> 
 @pytest.mark.parametrize("code", sorted(FACTS))
 def test_what_was_not_read_is_unknown(code: str) -> None:
     nodes = [node(name, stack=_stack(code, v)) for name, v in (("a", "1"), ("b", "1"), ("c", DENIED))]
-    assert ("unknown", "c") in told(verdict(code, *nodes))
+    assert ("unknown", "c") in states_of(verdict(code, *nodes))
 
 
 @pytest.mark.parametrize("code", sorted(FACTS))
 def test_one_node_alone_or_simulated_ones_agree_with_nobody(code: str) -> None:
-    one = node("a", stack=_stack(code, "1"))
-    assert verdict(code, one).state.value == "skipped"
-    assert verdict(code, one, one, job=Job(simulated=True)).state.value == "skipped"
+    machine = node("a", stack=_stack(code, "1"))
+    assert verdict(code, machine).state.value == "skipped"
+    assert verdict(code, machine, machine, job=Job(simulated=True)).state.value == "skipped"
 
 
 def test_the_majority() -> None:

@@ -23,12 +23,12 @@ def whole(kind: Kind, nodes: int = 64, group: int = 16, seed: int = 0, **weather
     return Whole(kind, nodes, group, Weather(**weather), random.Random(f"tests {kind} {nodes} {seed}"))
 
 
-def measured(one: Whole) -> list[GroupTime]:
+def measured(whole_job: Whole) -> list[GroupTime]:
     """All rounds that the search asks for."""
     done: list[GroupTime] = []
-    while groups := next_groups(one.names, done):
+    while groups := next_groups(whole_job.names, done):
         assert len({name for group in groups for name in group}) == sum(map(len, groups)), "groups are disjoint"
-        done += one.measure(groups, len({each.round for each in done}))
+        done += whole_job.measure(groups, len({each.round for each in done}))
     return done
 
 
@@ -40,8 +40,8 @@ def cluster(done: list[GroupTime], *, simulated: bool = False) -> Cluster:
 @pytest.mark.parametrize("kind", ["healthy", "gradual", "size", "2 members", "3 members", "joined", "at once"])
 @pytest.mark.parametrize("seed", range(4))
 def test_the_answer_is_what_was_planted(kind: Kind, seed: int) -> None:
-    one = whole(kind, seed=seed)
-    assert is_right(one, ask(one))
+    whole_job = whole(kind, seed=seed)
+    assert is_right(whole_job, ask(whole_job))
 
 
 @pytest.mark.parametrize(
@@ -49,25 +49,27 @@ def test_the_answer_is_what_was_planted(kind: Kind, seed: int) -> None:
 )
 def test_few_nodes(kind: Kind, nodes: int) -> None:
     for seed in range(6):
-        one = whole(kind, nodes, seed=seed)
-        assert is_right(one, ask(one))
+        whole_job = whole(kind, nodes, seed=seed)
+        assert is_right(whole_job, ask(whole_job))
 
 
 def test_a_number_of_nodes_is_named_with_what_was_tried() -> None:
-    one = whole("size")
-    (named,) = culprits(cluster(measured(one)))
+    whole_job = whole("size")
+    (named,) = culprits(cluster(measured(whole_job)))
     assert named.kind == "scale"
-    assert named.names == [f"{one.size} nodes or more"]
-    assert f"from {one.size} nodes on, whichever they are" in named.why
-    (verdict,) = judge(cluster(measured(one)), RULE)
+    assert named.names == [f"{whole_job.size} nodes or more"]
+    assert f"from {whole_job.size} nodes on, whichever they are" in named.why
+    (verdict,) = judge(cluster(measured(whole_job)), RULE)
     assert verdict.state is State.FAIL
-    assert any(f"--nodes {one.size - 1}" in line for r in verdict.findings[0].remedies for line in r.commands)
+    assert any(
+        f"--nodes {whole_job.size - 1}" in line for r in verdict.findings[0].remedies for line in r.commands
+    )
 
 
 def test_members_are_named() -> None:
-    one = whole("2 members")
-    (named,) = culprits(cluster(measured(one)))
-    assert sorted(named.names) == sorted(one.members)
+    whole_job = whole("2 members")
+    (named,) = culprits(cluster(measured(whole_job)))
+    assert sorted(named.names) == sorted(whole_job.members)
     assert "are all in it" in named.why
 
 
@@ -128,5 +130,5 @@ def rank(number: int, **state: object) -> RankState:
 )
 def test_a_whole_that_failed_has_nobody_to_blame(last: dict[str, object], failed: bool) -> None:
     ranks = [rank(0), rank(1), rank(2, **last)]
-    one = Cluster(command="bench", nodes=[], job=Job(ranks=3), run=Run(ranks=ranks, started_job=True))
-    assert whole_has_failed(one) is failed
+    job = Cluster(command="bench", nodes=[], job=Job(ranks=3), run=Run(ranks=ranks, started_job=True))
+    assert whole_has_failed(job) is failed

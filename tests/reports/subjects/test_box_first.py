@@ -54,8 +54,8 @@ _OWN = [
 
 def _job(kind: str, message: str, frames: tuple[str, ...]) -> BoxFailure | None:
     """Rank 1 raises this, and the others lose their connection to it."""
-    told = [BoxRaised(t=T + 5, pid=11, rank=1, type=kind, message=message, frames=[*frames])]
-    told += [
+    errors = [BoxRaised(t=T + 5, pid=11, rank=1, type=kind, message=message, frames=[*frames])]
+    errors += [
         BoxRaised(t=T + 6, pid=10 + n, rank=n, type="RuntimeError", message=_CLOSED, frames=[_TRAIN, _WAIT])
         for n in (0, 2)
     ]
@@ -63,7 +63,7 @@ def _job(kind: str, message: str, frames: tuple[str, ...]) -> BoxFailure | None:
         BoxProcess(pid=10 + n, rank=n, role="rank", command="python", born=T, gone=T + 7, status=1 << 8)
         for n in range(3)
     ]
-    box = Box(host="h1", folder="b", started=T, ended=T + 8, status=1, processes=ranks, raised=told, world=3)
+    box = Box(host="h1", folder="b", started=T, ended=T + 8, status=1, processes=ranks, raised=errors, world=3)
     return first.end(Cluster(command="watch", measurements=Measurements(boxes=[box]))).first
 
 
@@ -71,21 +71,21 @@ def _job(kind: str, message: str, frames: tuple[str, ...]) -> BoxFailure | None:
 def test_a_connection_to_no_process_of_the_job_is_the_ranks_own(
     kind: str, message: str, frames: tuple[str, ...]
 ) -> None:
-    found = _job(kind, message, frames)
-    assert found is not None
-    assert (found.kind, found.rank, found.of_others) == ("raised", 1, False)
+    failure = _job(kind, message, frames)
+    assert failure is not None
+    assert (failure.kind, failure.rank, failure.of_others) == ("raised", 1, False)
 
 
 @pytest.mark.parametrize(("kind", "message", "frames"), _OF_OTHERS)
 def test_a_lost_process_of_the_job_is_not(kind: str, message: str, frames: tuple[str, ...]) -> None:
-    found = _job(kind, message, frames)
-    assert found is None or found.of_others or found.kind in ("absent", "apart")
+    failure = _job(kind, message, frames)
+    assert failure is None or failure.of_others or failure.kind in ("absent", "apart")
 
 
 @pytest.mark.parametrize(("after", "kind"), [(-1.0, "killed"), (2.0, "absent")])
 def test_a_rank_that_sigterm_ended_before_the_others_had_ended(after: float, kind: str) -> None:
     """The launcher sends it, too, but to those that are left once one has ended."""
-    told = [
+    errors = [
         BoxRaised(t=T + 6, pid=10 + n, rank=n, type="RuntimeError", message=_CLOSED, frames=[_TRAIN, _WAIT])
         for n in (0, 2)
     ]
@@ -94,10 +94,10 @@ def test_a_rank_that_sigterm_ended_before_the_others_had_ended(after: float, kin
         for n in (0, 2)
     ]
     ranks.append(BoxProcess(pid=11, rank=1, role="rank", command="python", born=T, gone=T + 7 + after, status=15))
-    box = Box(host="h1", folder="b", started=T, ended=T + 12, status=1, processes=ranks, raised=told, world=3)
-    found = first.end(Cluster(command="watch", measurements=Measurements(boxes=[box]))).first
-    assert found is not None
-    assert (found.kind, found.rank) == (kind, 1)
+    box = Box(host="h1", folder="b", started=T, ended=T + 12, status=1, processes=ranks, raised=errors, world=3)
+    failure = first.end(Cluster(command="watch", measurements=Measurements(boxes=[box]))).first
+    assert failure is not None
+    assert (failure.kind, failure.rank) == (kind, 1)
 
 
 def _ranks(**each: Any) -> list[BoxProcess]:
@@ -110,9 +110,9 @@ def _first(
 ) -> BoxFailure:
     given = {"started": T, "ended": T + 8, "status": 1, "world": 3, **more}
     box = Box(host="h1", folder="b", processes=processes, raised=raised, **given)
-    found = first.end(Cluster(command="watch", measurements=Measurements(boxes=[box], live=[*live]))).first
-    assert found is not None
-    return found
+    failure = first.end(Cluster(command="watch", measurements=Measurements(boxes=[box], live=[*live]))).first
+    assert failure is not None
+    return failure
 
 
 def _lost(n: int, t: float = T + 6, **more: Any) -> BoxRaised:
@@ -132,18 +132,18 @@ _DIED: dict[str, Any] = {
 @pytest.mark.parametrize("more", [{"stalls": _STALL}, {"raised_of": (0, 2)}])
 def test_a_thread_that_died_before_its_rank_did_not_come(more: dict[str, Any]) -> None:
     raised = [BoxRaised(t=T + 2, pid=11, rank=1, **_DIED), *(_lost(n) for n in more.get("raised_of", ()))]
-    found = _first(_ranks(gone=None, status=None), raised, stalls=more.get("stalls", []))
-    assert (found.kind, found.rank, found.t) == ("raised", 1, T + 2)
-    assert "KeyError: 'optimizer' (in its thread ckpt-writer)" in what(found)
+    failure = _first(_ranks(gone=None, status=None), raised, stalls=more.get("stalls", []))
+    assert (failure.kind, failure.rank, failure.t) == ("raised", 1, T + 2)
+    assert "KeyError: 'optimizer' (in its thread ckpt-writer)" in what(failure)
 
 
 def test_threads_that_died_on_all_ranks_hold_up_nobody() -> None:
     died = [BoxRaised(t=T + 2, pid=10 + n, rank=n, **_DIED) for n in range(3)]
     assert _first(_ranks(gone=None, status=None), died, stalls=_STALL).kind == "stalled"
     own = BoxRaised(t=T + 5, pid=10, rank=0, type="ValueError", message="labels", frames=[_TRAIN])
-    found = _first(_ranks(), [*died, own, _lost(1), _lost(2)])
-    assert (found.kind, found.rank) == ("raised", 0)
-    assert found.raised == own
+    failure = _first(_ranks(), [*died, own, _lost(1), _lost(2)])
+    assert (failure.kind, failure.rank) == ("raised", 0)
+    assert failure.raised == own
 
 
 _NAN: dict[str, Any] = {"type": "AssertionError", "message": "loss is nan at step 42", "frames": [_TRAIN]}
@@ -151,20 +151,20 @@ _NAN: dict[str, Any] = {"type": "AssertionError", "message": "loss is nan at ste
 
 def test_all_ranks_raise_the_same_at_once() -> None:
     raised = [_lost(n, T + 5 + n / 100, **_NAN) for n in (1, 0, 2)]
-    found = _first(_ranks(), raised)
-    assert (found.alike, found.rank, found.who) == ((0, 1, 2), -1, "ranks 0-2 on h1")
+    failure = _first(_ranks(), raised)
+    assert (failure.alike, failure.rank, failure.who) == ((0, 1, 2), -1, "ranks 0-2 on h1")
     printed = [["[0] loss 0.25"], ["[1] loss nan"], ["[2] loss 0.11", "AssertionError: loss is nan at step 42"]]
     ranks = [replace(process, printed=lines) for process, lines in zip(_ranks(), printed, strict=True)]
-    found = _first(ranks, raised)
-    assert (found.alike, found.rank, found.detail) == ((), 1, "[1] loss nan")
+    failure = _first(ranks, raised)
+    assert (failure.alike, failure.rank, failure.detail) == ((), 1, "[1] loss nan")
     ranks[2] = replace(ranks[2], printed=[])  # whether it had one is not known
     assert _first(ranks, raised).alike == (0, 1, 2)
 
 
 def test_all_ranks_end_with_the_same_code() -> None:
     ranks = [replace(rank, status=2 << 8, printed=["python: can't open file"]) for rank in _ranks()]
-    found = _first(ranks, [])
-    assert (found.kind, found.alike, what(found)) == (
+    failure = _first(ranks, [])
+    assert (failure.kind, failure.alike, what(failure)) == (
         "exit",
         (0, 1, 2),
         "ended with exit code 2, without an exception",
@@ -176,14 +176,14 @@ def test_all_ranks_end_with_the_same_code() -> None:
 def test_a_port_that_is_taken_is_the_ranks_own() -> None:
     message = "The server socket has failed to listen on any local network address. port: 29500, EADDRINUSE"
     taken = {"type": "DistNetworkError", "message": message, "frames": [_TRAIN, _INIT]}
-    found = _first(_ranks(), [_lost(0, T + 2, **taken), _lost(1, **_UNMET), _lost(2, **_UNMET)])
-    assert (found.kind, found.rank) == ("raised", 0)
+    failure = _first(_ranks(), [_lost(0, T + 2, **taken), _lost(1, **_UNMET), _lost(2, **_UNMET)])
+    assert (failure.kind, failure.rank) == ("raised", 0)
 
 
 def test_the_same_words_seconds_later_are_another_failure() -> None:
     raised = [_lost(1, T + 1, **_NAN), _lost(0, T + 5, **_NAN)]
-    found = _first(_ranks(), raised)
-    assert (found.alike, found.rank) == ((), 1)
+    failure = _first(_ranks(), raised)
+    assert (failure.alike, failure.rank) == ((), 1)
 
 
 _INIT = "/opt/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py:1892 in init_process_group"
@@ -195,7 +195,7 @@ _UNMET: dict[str, Any] = {
 
 
 @pytest.mark.parametrize(
-    ("who", "told", "words"),
+    ("who", "processes", "words"),
     [
         ((0, 1), {}, "rank 2 of 3 did not come: no process of it was seen on h1"),
         ((0, 1, 2), {2: {"meets": "h1:29501"}},
@@ -206,22 +206,24 @@ _UNMET: dict[str, Any] = {
 )  # fmt: skip
 @pytest.mark.parametrize("stalls", [False, True])
 def test_ranks_that_cannot_meet(
-    who: tuple[int, ...], told: dict[int, dict[str, Any]], words: str, stalls: bool
+    who: tuple[int, ...], processes: dict[int, dict[str, Any]], words: str, stalls: bool
 ) -> None:
     ranks = [
-        replace(process, stack=[_INIT, _TRAIN], **{"world": 3, "meets": "h1:29500", **told.get(process.rank, {})})
+        replace(
+            process, stack=[_INIT, _TRAIN], **{"world": 3, "meets": "h1:29500", **processes.get(process.rank, {})}
+        )
         for process in (_ranks(gone=None, status=None) if stalls else _ranks())
         if process.rank in who
     ]
     raised = [] if stalls else [_lost(n, **_UNMET) for n in who]
-    found = _first(ranks, raised, stalls=_STALL if stalls else [])
-    assert (found.kind, found.detail) == ("unmet", words)
+    failure = _first(ranks, raised, stalls=_STALL if stalls else [])
+    assert (failure.kind, failure.detail) == ("unmet", words)
 
 
 def test_clients_are_counted_where_no_environment_tells() -> None:
     message = "Timed out after 31 seconds waiting for clients. 2/3 clients joined."
-    found = _first(_ranks()[:2], [_lost(0, **{**_UNMET, "message": message}), _lost(1, **_UNMET)], world=0)
-    assert found.detail == "1 of 3 processes did not come to where ranks meet"
+    failure = _first(_ranks()[:2], [_lost(0, **{**_UNMET, "message": message}), _lost(1, **_UNMET)], world=0)
+    assert failure.detail == "1 of 3 processes did not come to where ranks meet"
 
 
 def test_ranks_that_have_met_are_not_judged_by_what_they_were_told() -> None:
@@ -240,11 +242,11 @@ def test_who_holds_a_lock_at_a_stall() -> None:
             for n in range(3)
         ],
     )
-    found = _first(_ranks(gone=None, status=None), [], (live,), stalls=_STALL)
-    assert (found.kind, found.rank) == ("stalled", 0)
-    cluster = Cluster(command="watch", measurements=Measurements(boxes=[found.box], live=[live]))
-    told = words.heading(found, words.waits(cluster, found))
-    assert "rank 0 on h1 waits for others, and holds the lock of /c.lock, for which ranks 1-2 wait" in told
+    failure = _first(_ranks(gone=None, status=None), [], (live,), stalls=_STALL)
+    assert (failure.kind, failure.rank) == ("stalled", 0)
+    cluster = Cluster(command="watch", measurements=Measurements(boxes=[failure.box], live=[live]))
+    text = words.heading(failure, words.waits(cluster, failure))
+    assert "rank 0 on h1 waits for others, and holds the lock of /c.lock, for which ranks 1-2 wait" in text
 
 
 @pytest.mark.parametrize(
@@ -263,19 +265,19 @@ def test_a_worker_for_which_its_rank_waits(wchan: str, stack: list[str], words_:
     idle = "/usr/lib/python3.11/multiprocessing/queues.py:113 in get"
     forked = "/usr/lib/python3.11/multiprocessing/process.py:314 in _bootstrap"
     given: dict[str, Any] = {"parent": 11, "rank": 1, "role": "helper", "command": "python", "born": T}
-    for pid, gone, told in ((19, T + 3, stack), (20, T + 9, [idle]), (21, T + 9, stack)):
-        frames = [*told, forked, "/data/train.py:11 in main"]
+    for pid, gone, innermost in ((19, T + 3, stack), (20, T + 9, [idle]), (21, T + 9, stack)):
+        frames = [*innermost, forked, "/data/train.py:11 in main"]
         ranks.append(BoxProcess(pid=pid, gone=gone, stack=frames, wchan=wchan, **given))
-    found = _first(ranks, [], stalls=_STALL)
-    assert (found.kind, found.rank) == ("stalled", 1)
-    cluster = Cluster(command="watch", measurements=Measurements(boxes=[found.box]))
+    failure = _first(ranks, [], stalls=_STALL)
+    assert (failure.kind, failure.rank) == ("stalled", 1)
+    cluster = Cluster(command="watch", measurements=Measurements(boxes=[failure.box]))
     assert f"rank 1 on h1 waits for its worker (pid 21), {words_}" in words.heading(
-        found, words.waits(cluster, found)
+        failure, words.waits(cluster, failure)
     )
 
 
 @pytest.mark.parametrize(
-    ("child", "kind", "told"),
+    ("child", "kind", "text"),
     [
         ({"status": 1 << 8, "printed": ["Process ForkProcess-1:", "ValueError: bad checksum"]}, "exit",
          "ended with exit code 1: ValueError: bad checksum"),
@@ -285,16 +287,16 @@ def test_a_worker_for_which_its_rank_waits(wchan: str, stack: list[str], words_:
         ({"status": 0}, "stalled", ""),
     ],
 )  # fmt: skip
-def test_a_process_of_the_stalled_rank_that_had_failed(child: dict[str, Any], kind: str, told: str) -> None:
+def test_a_process_of_the_stalled_rank_that_had_failed(child: dict[str, Any], kind: str, text: str) -> None:
     ranks = _ranks(gone=None, status=None, stack=[_TRAIN])
     ranks[1] = replace(ranks[1], stack=["/data/train.py:11 in main"])
     given = {"parent": 11, "rank": 1, "role": "helper", "command": "python train.py", "born": T, "gone": T + 1}
-    found = _first([*ranks, BoxProcess(pid=30, **{**given, **child})], [], stalls=_STALL)
+    failure = _first([*ranks, BoxProcess(pid=30, **{**given, **child})], [], stalls=_STALL)
     if kind == "killed":  # counts by itself, whether the job stalls or not
-        assert (found.kind, found.process and found.process.pid) == (kind, 30)
+        assert (failure.kind, failure.process and failure.process.pid) == (kind, 30)
         return
-    assert (found.kind, found.rank) == (kind, 1)
-    assert told in what(found)
+    assert (failure.kind, failure.rank) == (kind, 1)
+    assert text in what(failure)
 
 
 @pytest.mark.parametrize(
@@ -313,7 +315,7 @@ def test_a_program_for_which_a_rank_waits(wchan: str, words_: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("frame", "told"),
+    ("frame", "text"),
     [
         ("/usr/lib/python3.11/queue.py:89 in join", "for a queue of its own"),
         ("/usr/lib/python3.11/threading.py:1119 in join", "for a thread of its own to end"),
@@ -321,10 +323,10 @@ def test_a_program_for_which_a_rank_waits(wchan: str, words_: str) -> None:
         ("/opt/lib/python3.11/site-packages/odd/thing.py:7 in go", ""),
     ],
 )
-def test_what_a_stack_tells_of_a_wait(frame: str, told: str) -> None:
+def test_what_a_stack_tells_of_a_wait(frame: str, text: str) -> None:
     process = BoxProcess(pid=1, rank=0, role="rank", stack=[frame, _TRAIN])
     box = Box(host="h1", folder="b", started=T, processes=[process])
-    assert waiting.of(Cluster(measurements=Measurements(boxes=[box])), box, process).words == told
+    assert waiting.of(Cluster(measurements=Measurements(boxes=[box])), box, process).words == text
 
 
 _WAITING = [_WAIT, _TRAIN]
@@ -339,17 +341,19 @@ def _alive_but(n: int, **each: Any) -> list[BoxProcess]:
 
 def test_a_rank_that_left_before_the_job_stalled_is_first() -> None:
     ranks = _alive_but(2, gone=T + 1, status=0, stack=[], left_at=["/data/train.py:30 in main"])
-    found = _first(ranks, [], stalls=_STALL)
-    assert (found.kind, found.rank) == ("left", 2)
-    assert words.heading(found) == "rank 2 on h1 ended with exit code 0 in main (train.py:30) while others went on"
+    failure = _first(ranks, [], stalls=_STALL)
+    assert (failure.kind, failure.rank) == ("left", 2)
+    assert (
+        words.heading(failure) == "rank 2 on h1 ended with exit code 0 in main (train.py:30) while others went on"
+    )
 
 
 def test_the_one_rank_that_others_have_left_alone_is_named() -> None:
     ranks = [replace(rank, gone=T + 1, status=0) for rank in _ranks()]
     ranks[0] = replace(ranks[0], gone=None, status=None, stack=_WAITING)
-    found = _first(ranks, [], stalls=_STALL)
-    assert (found.kind, found.rank) == ("stalled", 0)
-    assert "waits for ranks 1-2, which had ended with exit code 0" in words.heading(found)
+    failure = _first(ranks, [], stalls=_STALL)
+    assert (failure.kind, failure.rank) == ("stalled", 0)
+    assert "waits for ranks 1-2, which had ended with exit code 0" in words.heading(failure)
 
 
 def test_a_rank_that_works_after_others_have_left_is_no_stall_of_theirs() -> None:
@@ -367,8 +371,8 @@ def test_an_end_that_stalls_is_not_why_it_ended() -> None:
 def test_a_stall_is_before_the_signal_that_ends_it() -> None:
     signals = [BoxSignal(t=T + 20, number=15, sender=4, by="timeout")]
     ranks = _alive_but(1, stack=["/data/train.py:8 in wait_for_lock"])
-    found = _first(ranks, [], stalls=_STALL, signals=signals, ended=T + 21)
-    assert (found.kind, found.rank) == ("stalled", 1)
+    failure = _first(ranks, [], stalls=_STALL, signals=signals, ended=T + 21)
+    assert (failure.kind, failure.rank) == ("stalled", 1)
 
 
 def test_a_job_that_went_on_after_a_stall_did_not_stall() -> None:
@@ -382,22 +386,23 @@ def test_a_job_that_went_on_after_a_stall_did_not_stall() -> None:
 @pytest.mark.parametrize("status", [124, 137])
 def test_a_timeout_within_the_command_ended_it(status: int) -> None:
     root = BoxProcess(pid=1, role="root", command="timeout 22", status=status << 8, gone=T + 7.5)
-    found = _first([root, *_ranks(status=15)], [_lost(0, T + 7.2)])
-    assert (found.kind, found.number) == ("outside", 15)
+    failure = _first([root, *_ranks(status=15)], [_lost(0, T + 7.2)])
+    assert (failure.kind, failure.number) == ("outside", 15)
 
 
 def _not_finite(*names: list[str]) -> list[BoxRaised]:
     given: dict[str, Any] = {"type": "AssertionError", "message": "loss is nan", "frames": [_TRAIN]}
     return [
-        BoxRaised(t=T + 6 + n / 100, pid=10 + n, rank=n, not_finite=one, **given) for n, one in enumerate(names)
+        BoxRaised(t=T + 6 + n / 100, pid=10 + n, rank=n, not_finite=variables, **given)
+        for n, variables in enumerate(names)
     ]
 
 
 def test_the_rank_whose_own_variables_were_not_finite_brought_the_nan() -> None:
-    found = _first(_ranks(), _not_finite(["loss"], ["loss"], ["loss", "x"]))
-    assert (found.rank, found.detail) == (2, "x")
-    found = _first(_ranks(), _not_finite(["loss", "a"], ["loss"], ["loss", "x"]))
-    assert found.alike == (0, 1, 2)
+    failure = _first(_ranks(), _not_finite(["loss"], ["loss"], ["loss", "x"]))
+    assert (failure.rank, failure.detail) == (2, "x")
+    failure = _first(_ranks(), _not_finite(["loss", "a"], ["loss"], ["loss", "x"]))
+    assert failure.alike == (0, 1, 2)
 
 
 def test_the_rank_that_printed_nan_a_step_before_the_others_brought_it() -> None:
@@ -420,8 +425,8 @@ def test_the_odd_value_in_a_list_of_all_ranks_is_of_its_rank() -> None:
 
 def test_an_exception_that_a_rank_had_caught_is_told_with_its_exit_code() -> None:
     caught = BoxRaised(t=T + 5, pid=12, rank=2, type="OSError", message="Too many open files", code=1)
-    found = _first(_ranks(), [caught, _lost(0), _lost(1)])
-    assert words.heading(found).endswith(
+    failure = _first(_ranks(), [caught, _lost(0), _lost(1)])
+    assert words.heading(failure).endswith(
         "OSError: Too many open files (which it caught, and left with exit code 1)"
     )
 
@@ -438,8 +443,8 @@ def test_a_rank_that_did_not_come_is_named_with_what_it_did() -> None:
     ranks = _alive_but(2, stack=["/data/train.py:9 in build_index"], cores=[1.0] * 6)
     samples = [BoxSample(t=T + n) for n in range(6)]
     late = [replace(_lost(n), message="Timed out waiting 12000ms for recv operation to complete") for n in (0, 1)]
-    found = _first(ranks, late, samples=samples)
-    assert words.heading(found).endswith("all the others waited for: it was busy in build_index (train.py:9)")
+    failure = _first(ranks, late, samples=samples)
+    assert words.heading(failure).endswith("all the others waited for: it was busy in build_index (train.py:9)")
     left = _first(ranks, [_lost(0), _lost(1)], samples=samples)  # by destroy_process_group()
     assert "closed its connections to the others, and lived on: it was busy in build_index" in words.heading(left)
 
@@ -451,8 +456,8 @@ def test_a_worker_that_ended_itself_is_named_with_its_line() -> None:
     lost = BoxRaised(
         t=T + 6.1, pid=11, rank=1, type="RuntimeError", message="DataLoader worker (pid(s) 77) exited"
     )
-    found = _first([*_ranks(), worker], [lost])
-    assert words.heading(found).endswith("(pid 77) on h1 ended with exit code 0 in __getitem__ (train.py:8)")
+    failure = _first([*_ranks(), worker], [lost])
+    assert words.heading(failure).endswith("(pid 77) on h1 ended with exit code 0 in __getitem__ (train.py:8)")
 
 
 @pytest.mark.parametrize(("t", "kind"), [(T + 6, "absent"), (T + 59.8, "outside")])
@@ -488,8 +493,8 @@ def test_an_exit_without_a_hook_has_the_exception_that_was_printed_last() -> Non
 
 def test_a_rank_that_is_late_for_the_rendezvous_is_named_with_its_line() -> None:
     ranks = _alive_but(2, stack=["/data/train.py:5 in download"])
-    found = _first(ranks, [_lost(0, **_UNMET), _lost(1, **_UNMET)])
-    assert words.heading(found).endswith("all the others waited for: it was in download (train.py:5)")
+    failure = _first(ranks, [_lost(0, **_UNMET), _lost(1, **_UNMET)])
+    assert words.heading(failure).endswith("all the others waited for: it was in download (train.py:5)")
 
 
 @pytest.mark.parametrize(("text", "by", "kind"), [
@@ -520,9 +525,9 @@ def _by_signal(sent: BoxSent, **more: Any) -> BoxFailure:
 
 def test_the_rank_that_ended_its_launcher_is_named() -> None:
     at = ["/data/train.py:12 in stop", "/data/train.py:40 in main"]
-    found = _by_signal(BoxSent(t=T + 6.9, pid=12, rank=2, to=1, number=15, at=at))
-    assert (found.kind, found.rank) == ("outside", 2)
-    assert words.heading(found).endswith("was sent SIGTERM, which rank 2 (pid 12) sent in stop (train.py:12)")
+    failure = _by_signal(BoxSent(t=T + 6.9, pid=12, rank=2, to=1, number=15, at=at))
+    assert (failure.kind, failure.rank) == ("outside", 2)
+    assert words.heading(failure).endswith("was sent SIGTERM, which rank 2 (pid 12) sent in stop (train.py:12)")
 
 
 @pytest.mark.parametrize("sent", [
@@ -536,8 +541,8 @@ def test_who_sent_another_signal_or_to_another_process_is_not_named(sent: BoxSen
 
 def test_a_rank_of_the_group_that_was_sent_a_signal_is_known_by_its_pid() -> None:
     signals = [BoxSignal(t=T + 7, number=15, sender=11, by="python", of_group=True)]
-    found = _first(_ranks(status=15), [], signals=signals, ended=T + 8)
-    assert (found.kind, words.heading(found)) == (
+    failure = _first(_ranks(status=15), [], signals=signals, ended=T + 8)
+    assert (failure.kind, words.heading(failure)) == (
         "outside",
         "the job was sent SIGTERM, which rank 1 (pid 11) sent",
     )
@@ -548,6 +553,6 @@ def test_a_worker_that_does_not_answer_in_time_is_the_ranks_own() -> None:
         "/data/train.py:16 in main",
         "/opt/lib/python3.11/site-packages/torch/utils/data/dataloader.py:1310 in x",
     )
-    found = _job("RuntimeError", "DataLoader timed out after 8 seconds", frames)
-    assert found is not None
-    assert (found.kind, found.rank) == ("raised", 1)
+    failure = _job("RuntimeError", "DataLoader timed out after 8 seconds", frames)
+    assert failure is not None
+    assert (failure.kind, failure.rank) == ("raised", 1)

@@ -36,11 +36,11 @@ def _of_ranks(noise: float) -> Cluster:
 
 
 def test_the_pace_of_ranks_is_known_on_a_node_with_other_jobs() -> None:
-    found = pace.slow(_of_ranks(5000.0))
-    assert found is not None
-    assert found.process is not None
-    assert (found.process.rank, round(found.ratio)) == (1, 4)
-    assert abs(found.t - (T + 40)) <= 3
+    slow = pace.slow(_of_ranks(5000.0))
+    assert slow is not None
+    assert slow.process is not None
+    assert (slow.process.rank, round(slow.ratio)) == (1, 4)
+    assert abs(slow.t - (T + 40)) <= 3
 
 
 def test_a_rank_that_alone_writes_less_is_no_slow_job() -> None:
@@ -56,12 +56,12 @@ def _slow(before: int, after: int, rate: float, alone: int = 2) -> pace.SlowSinc
 
 
 def test_the_rank_that_waits_for_nobody_holds_up_the_job() -> None:
-    found = _slow(before=12, after=40, rate=60.0)
-    assert found is not None
-    assert found.process is not None
-    assert (found.process.rank, round(found.ratio)) == (2, 8)
-    assert abs(found.t - (T + 32)) <= 2
-    assert found.what.startswith("it waits for no other process in 100%")
+    slow = _slow(before=12, after=40, rate=60.0)
+    assert slow is not None
+    assert slow.process is not None
+    assert (slow.process.rank, round(slow.ratio)) == (2, 8)
+    assert abs(slow.t - (T + 32)) <= 2
+    assert slow.what.startswith("it waits for no other process in 100%")
 
 
 def test_nothing_is_said_of_a_pace_that_was_not_known_or_kept_or_of_nobody() -> None:

@@ -16,7 +16,7 @@ NARROW = PcieLink(gts=8.0, width=16, most_gts=8.0, most_width=16)
 
 def _names(*cards: Hca, pci: list[PciDevice]) -> list[str]:
     machine = node("a", rdma=rdma(*cards), fabric=Fabric(pci=pci))
-    return [one.name for one in carrying(machine, wiring.choice(machine).used)]
+    return [used.name for used in carrying(machine, wiring.choice(machine).used)]
 
 
 def _pci(*names: str, gpus: Sequence[str] = GPUS[:1]) -> list[PciDevice]:
@@ -51,7 +51,7 @@ def test_a_narrow_slot_makes_a_fast_card_slow() -> None:
 def _judged(*cards: Hca, pci: list[PciDevice], **changes: Any) -> list[str]:
     """The names of the ports that the rules judge."""
     made = node("a", rdma=rdma(*cards, **changes), fabric=Fabric(pci=pci))
-    return [one.name for one in choice(made).used]
+    return [used.name for used in choice(made).used]
 
 
 def test_a_card_of_storage_is_not_judged() -> None:
@@ -100,5 +100,5 @@ def test_nccls_topology_file_says_what_a_flat_tree_does_not() -> None:
     devices = [PciDevice(name=name, kind="", root="cpu0", path=path, numa_node=0) for name, path in places.items()]
     bare = node("a", rdma=rdma(hca(0), hca(2)), fabric=Fabric(pci=pci, hypervisor=True))
     given = replace(bare, nccl=Nccl(topology=devices))
-    names = [[one.name for one in carrying(each, wiring.choice(each).used)] for each in (bare, given)]
+    names = [[used.name for used in carrying(each, wiring.choice(each).used)] for each in (bare, given)]
     assert names == [["mlx5_0", "mlx5_2"], ["mlx5_0"]]

@@ -81,8 +81,8 @@ def test_only_active_ports_of_known_link_layers() -> None:
     ]
     choice = hca_choice(devices, {}, NEW)
     assert set(choice.names) == {"mlx5_1:1", "mlx5_4"}
-    assert [one.name for one in choice.inactive] == ["mlx5_0", "mlx5_1:2"]
-    assert [one.name for one in choice.unseen] == ["mlx5_3"]
+    assert [used_port.name for used_port in choice.inactive] == ["mlx5_0", "mlx5_1:2"]
+    assert [used_port.name for used_port in choice.unseen] == ["mlx5_3"]
 
 
 @pytest.mark.parametrize(

@@ -19,11 +19,11 @@ def _pairs(rates: dict[tuple[str, str], float], names: str = "abcd") -> list[Pai
 
 
 def test_two_racks_with_a_thin_trunk() -> None:
-    found = islands(_pairs({("a", "b"): 0.25, ("c", "d"): 2.0}))
-    assert found is not None
-    assert found.groups == [["a", "b"], ["c", "d"]]
-    assert found.across == pytest.approx(0.003, rel=0.01)
-    assert found.within == pytest.approx(0.25, rel=0.01)
+    split = islands(_pairs({("a", "b"): 0.25, ("c", "d"): 2.0}))
+    assert split is not None
+    assert split.groups == [["a", "b"], ["c", "d"]]
+    assert split.across == pytest.approx(0.003, rel=0.01)
+    assert split.within == pytest.approx(0.25, rel=0.01)
 
 
 @pytest.mark.parametrize(

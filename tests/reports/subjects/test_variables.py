@@ -148,8 +148,8 @@ def test_the_environment_is_stronger_than_files_and_the_first_file_than_the_seco
         job=JobFacts(variables=[Variable(name="NCCL_A", value="env")]),
         nccl=Nccl(conf_files=[lost, home, etc]),
     )
-    found = {name: (setting.value, setting.source) for name, setting in effective(node).items()}
-    assert found == {
+    values = {name: (setting.value, setting.source) for name, setting in effective(node).items()}
+    assert values == {
         "NCCL_A": ("env", "environment"),
         "NCCL_B": ("home", "/root/.nccl.conf:2"),
         "NCCL_C": ("etc", "/etc/nccl.conf:2"),

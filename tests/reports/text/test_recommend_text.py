@@ -12,8 +12,8 @@ from ncclcheck.reports.text import recommend_text
 from tests.helpers import stories
 
 
-def _document(*found: Recommendation, **changes: Any) -> Document:
-    return replace(stories.document("healthy"), recommendations=[*found], **changes)
+def _document(*recommendations: Recommendation, **changes: Any) -> Document:
+    return replace(stories.document("healthy"), recommendations=[*recommendations], **changes)
 
 
 def _rec(action: Any, variable: str, value: str | None = None) -> Recommendation:

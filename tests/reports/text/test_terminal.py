@@ -70,15 +70,15 @@ def test_short_is_a_few_lines_with_the_culprit() -> None:
 
 
 def _failing(*places: Where) -> Document:
-    def one(where: Where) -> Finding:
+    def slow(where: Where) -> Finding:
         return fail(where, "it is slow", why="w", owner="site", evidence=[seen("a", "b")], fix=[you("mend it")])
 
-    verdict = Verdict(code="BEN004", title="all is well", state=State.FAIL, findings=[*map(one, places)])
+    verdict = Verdict(code="BEN004", title="all is well", state=State.FAIL, findings=[*map(slow, places)])
     return replace(stories.document("healthy"), verdicts=[verdict], exit_code=1)
 
 
 @pytest.mark.parametrize(
-    ("places", "said"),
+    ("places", "words"),
     [
         ([Where(node="sim0", peer="sim1")], "on the link sim0 - sim1 first"),
         ([Where(node="b", peer="a"), Where(node="a", peer="b")], "on the link a - b first"),
@@ -89,8 +89,8 @@ def _failing(*places: Where) -> Document:
         ([Where()], "fix BEN004 first"),
     ],
 )
-def test_the_last_line_names_both_ends_of_a_link(places: list[Where], said: str) -> None:
-    assert said in closing.decision(_failing(*places))
+def test_the_last_line_names_both_ends_of_a_link(places: list[Where], words: str) -> None:
+    assert words in closing.decision(_failing(*places))
 
 
 def _on_a_login_node() -> Document:
@@ -107,18 +107,18 @@ def test_the_first_warning_comes_before_any_other_advice() -> None:
         "Type: salloc -N 2 --gpus-per-node=8 ncclcheck smoke"
     )
     warned = [Verdict(code=code, title="all is well", state=State.WARN) for code in ("TRN031", "HST008")]
-    for verdicts, said in (
+    for verdicts, words in (
         (warned[:1], "Ready, with a warning: see TRN031."),
         (warned, "Ready, with 2 warnings: see TRN031 first."),
     ):
         decision = closing.decision(replace(_on_a_login_node(), verdicts=verdicts))
-        assert decision == f"{said} This looks like a login node: no GPU node was judged."
+        assert decision == f"{words} This looks like a login node: no GPU node was judged."
 
 
 @pytest.mark.parametrize("style", [Style(), Style(verbose=True)])
 def test_the_last_line_is_the_decision(style: Style) -> None:
-    for name, said in ((SUBNET, "Not ready: fix NET003 on gpu-b03 first."), ("healthy", "Ready.")):
-        assert said in terminal.text(stories.document(name), style).splitlines()[-1]
+    for name, words in ((SUBNET, "Not ready: fix NET003 on gpu-b03 first."), ("healthy", "Ready.")):
+        assert words in terminal.text(stories.document(name), style).splitlines()[-1]
 
 
 def test_the_command_line_says_it_in_each_form(ncclcheck: Command, tmp_path: Path) -> None:
@@ -159,9 +159,9 @@ def test_one_rank_has_no_bandwidth_and_nothing_is_called_skipped_for_it() -> Non
     row = replace(shape, time_us=times, correct=True, reason="one rank: nothing crosses a link")
     measured = Measurements(collectives=[row])
     document = replace(stories.document("healthy"), job=Job(backend="gloo"), measurements=measured)
-    told = table.collectives(document, 80)
-    assert "skipped" not in told
-    assert "1 rank on 1 node" in told
+    text = table.collectives(document, 80)
+    assert "skipped" not in text
+    assert "1 rank on 1 node" in text
 
 
 def _verdicts(*findings: object, code: str = "NET001") -> Verdict:

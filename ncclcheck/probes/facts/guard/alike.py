@@ -67,7 +67,7 @@ def differences(prototype: Node, node: Node) -> Differences:
 
 
 def _shared(old: Any, new: Any, place: str, changes: Differences) -> Any:
-    """`new` with what equals `old` taken from it; the places that differ are added to `found`."""
+    """`new` with what equals `old` taken from it; the places that differ are added to `changes`."""
     if old is new:
         return old
     kind = type(new)

@@ -37,7 +37,7 @@ def _waited_for_core() -> float:
 
 
 class InterruptionWatch:
-    """Watches this host in a thread, from its making until `told`."""
+    """Watches this host in a thread, from its making until `seen`."""
 
     def __init__(
         self, machine: Machine, now: Callable[[], float] = _now, waited: Callable[[], float] = _waited_for_core

@@ -36,20 +36,20 @@ def judged(flight: Flight | None) -> dict[str, list[Finding]]:
 
 def bad(flight: Flight) -> dict[str, str]:
     """Code -> what is said, where a rule fails or warns."""
-    said = {
+    texts = {
         code: [f.what for f in findings if f.state.rank <= State.WARN.rank]
         for code, findings in judged(flight).items()
     }
-    return {code: " | ".join(what) for code, what in said.items() if what}
+    return {code: " | ".join(what) for code, what in texts.items() if what}
 
 
 @pytest.mark.parametrize("name", JOBS)
 def test_each_way_to_hang(name: str, tmp_path: Path) -> None:
     make, expected = JOBS[name]
-    said = bad(make().flight(tmp_path))
-    assert said.keys() == expected.keys()
+    texts = bad(make().flight(tmp_path))
+    assert texts.keys() == expected.keys()
     for code, words in expected.items():
-        assert words in said[code]
+        assert words in texts[code]
 
 
 @pytest.mark.parametrize(
@@ -70,8 +70,8 @@ def test_each_way_to_hang(name: str, tmp_path: Path) -> None:
     ],
 )
 def test_culprits(name: str, ranks: list[int], tmp_path: Path) -> None:
-    found = culprits(JOBS[name][0]().flight(tmp_path))
-    assert [culprit.where[0].rank for culprit in found] == ranks
+    named = culprits(JOBS[name][0]().flight(tmp_path))
+    assert [culprit.where[0].rank for culprit in named] == ranks
 
 
 def test_a_rank_without_a_dump_that_others_wait_for(tmp_path: Path) -> None:
@@ -119,9 +119,9 @@ def test_dumps_of_a_running_job_at_different_moments_are_no_failure(backend: str
         made.call("0", ranks=ranks)
     flight = made.flight(tmp_path)
     assert bad(flight) == {}
-    said = [(finding.state, finding.what.partition(" of ")[0]) for finding in judged(flight)["LOG132"]]
+    findings = [(finding.state, finding.what.partition(" of ")[0]) for finding in judged(flight)["LOG132"]]
     assert culprits(flight) == []
-    assert said == ([] if backend == "nccl" else [(State.UNKNOWN, "did not enter all_reduce 2")])
+    assert findings == ([] if backend == "nccl" else [(State.UNKNOWN, "did not enter all_reduce 2")])
 
 
 def test_the_end_of_a_later_call_of_gloo_proves_nothing(tmp_path: Path) -> None:
@@ -158,12 +158,12 @@ def test_files_that_were_refused() -> None:
         FlightRefused(file="fr/rank_3", why="it is cut short: 12 bytes and no end"),
         FlightRefused(file="fr/rank_4", why="it asks for code to be run: GLOBAL os.system", hostile=True),
     ])  # fmt: skip
-    found = judged(flight)
-    assert [finding.state for finding in found["LOG130"]] == [State.WARN, State.UNKNOWN]
-    assert [(finding.state, finding.what) for finding in found["LOG131"]] == [
+    findings = judged(flight)
+    assert [finding.state for finding in findings["LOG130"]] == [State.WARN, State.UNKNOWN]
+    assert [(finding.state, finding.what) for finding in findings["LOG131"]] == [
         (State.UNKNOWN, "none of 2 dumps could be read")
     ]
-    assert found.keys() == {"LOG130", "LOG131"}
+    assert findings.keys() == {"LOG130", "LOG131"}
 
 
 @pytest.mark.parametrize("raw", [b"\x80\x02}q\x00(X\x07\x00", b"\x80\x02cos\nsystem\n(X\x02\x00\x00\x00lstR."])
@@ -195,7 +195,7 @@ def test_without_dumps_nothing_is_judged() -> None:
 
 def test_a_thousand_ranks_are_judged_in_seconds(tmp_path: Path) -> None:
     groups = {"0": ("default_pg", [*range(1024)])}
-    groups |= {str(one + 1): ("TENSOR", [*range(8 * one, 8 * one + 8)]) for one in range(128)}
+    groups |= {str(number + 1): ("TENSOR", [*range(8 * number, 8 * number + 8)]) for number in range(128)}
     made = Job(groups)
     for group in groups:
         made.call(group)

@@ -31,9 +31,9 @@ def _verdicts(logs: Logs) -> list[Verdict]:
 
 
 def _causes(logs: Logs) -> list[Cause]:
-    told = diagnosis(logs, _verdicts(logs))
-    assert told is not None
-    return told.causes
+    story = diagnosis(logs, _verdicts(logs))
+    assert story is not None
+    return story.causes
 
 
 def _both(folder: Path, *ranks: int) -> Logs:

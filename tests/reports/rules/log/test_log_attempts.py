@@ -22,24 +22,24 @@ _BANNER = "Setting OMP_NUM_THREADS environment variable for each process to be 1
 
 @pytest.mark.parametrize("begin", [_BY_HAND, "+ torchrun train.py\n", _BANNER])
 def test_the_last_attempt_is_judged(begin: str) -> None:
-    found = judged(_FIRST + begin + _SECOND)
-    assert "train_path" in found["LOG004"].findings[0].what
-    assert len(found["LOG004"].findings) == 1
-    assert "einops" in found["LOG009"].findings[0].what
+    verdicts = judged(_FIRST + begin + _SECOND)
+    assert "train_path" in verdicts["LOG004"].findings[0].what
+    assert len(verdicts["LOG004"].findings) == 1
+    assert "einops" in verdicts["LOG009"].findings[0].what
 
 
 @pytest.mark.parametrize("begin", [_BY_HAND, _BANNER, ""])
 @pytest.mark.parametrize("end", ["", _WELL])
 def test_a_job_that_works_after_another_one_failed(begin: str, end: str) -> None:
-    found = judged(_FIRST + begin + _STEPS + end)
-    assert found["LOG004"].state.value == "ok"
-    assert found["LOG009"].state.value == "note"
+    verdicts = judged(_FIRST + begin + _STEPS + end)
+    assert verdicts["LOG004"].state.value == "ok"
+    assert verdicts["LOG009"].state.value == "note"
 
 
 def test_steps_before_the_end_of_another_launcher_are_of_the_same_job() -> None:
     """One of two nodes: its steps were written when its process ended."""
-    found = raised(_FIRST + _STEPS + "worker left\n" + _ENDED.format(pid=992))
-    assert found["LOG004"] == "fail"
+    states = raised(_FIRST + _STEPS + "worker left\n" + _ENDED.format(pid=992))
+    assert states["LOG004"] == "fail"
 
 
 def test_the_next_step_of_a_script_is_no_new_attempt() -> None:
@@ -56,9 +56,9 @@ def test_an_exception_before_training_begins_is_of_the_same_job() -> None:
 def test_an_attempt_whose_arguments_were_refused() -> None:
     refused = "train.py: error: the following arguments are required: --output_dir\n"
     begin = "[2026-03-01 10:00:00,100] [INFO] [runner.py:555:main] cmd = python -m deepspeed.launcher.launch\n"
-    found = raised(begin + refused + begin + "KeyError: 'labels'\n")
-    assert "LOG164" not in found
-    assert found["LOG004"] == "fail"
+    states = raised(begin + refused + begin + "KeyError: 'labels'\n")
+    assert "LOG164" not in states
+    assert states["LOG004"] == "fail"
     assert (
         raised(begin + "KeyError: 'labels'\nexits with return code = -6\n" + begin + refused)["LOG164"] == "fail"
     )

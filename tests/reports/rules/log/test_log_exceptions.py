@@ -168,9 +168,9 @@ def test_a_hub_that_has_no_address_is_not_the_master() -> None:
         "requests.exceptions.ConnectionError: (MaxRetryError(\"HTTPSConnectionPool(host='huggingface.co', "
         "port=443)\n"
     )
-    told = judged(text)
-    assert told["LOG020"].state is not State.FAIL
-    assert "outside" in told["LOG004"].findings[0].why
+    verdicts = judged(text)
+    assert verdicts["LOG020"].state is not State.FAIL
+    assert "outside" in verdicts["LOG004"].findings[0].why
     assert judged("socket.gaierror: [Errno -2] Name or service not known\n")["LOG020"].state is State.FAIL
 
 

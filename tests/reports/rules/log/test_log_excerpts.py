@@ -40,8 +40,8 @@ def test_the_header_of_nccl_tests_is_no_step() -> None:
 
 
 def test_one_run_of_nccl_tests_after_another_has_its_own_rank_0() -> None:
-    one, other = (_HEADER + _DEVICE.format(0, "", pid, "02") + _ROW for pid in (1320, 1440))
-    assert "LOG022" not in raised(one + other)
+    first, other = (_HEADER + _DEVICE.format(0, "", pid, "02") + _ROW for pid in (1320, 1440))
+    assert "LOG022" not in raised(first + other)
     assert "LOG022" not in raised(_HEADER + _DEVICE.format(0, "", 1320, "02") + other)
     assert "LOG022" not in raised(_HEADER + _DEVICE.format(0, "", 1, "02") + _DEVICE.format(1, "", 2, "03") + _ROW)
 
@@ -50,8 +50,8 @@ def test_starts_alone_are_an_excerpt() -> None:
     starts = "".join(map(_START.format, range(3)))
     assert judged(starts)["LOG002"].state is State.NOTE
     assert document(starts).state == "incomplete"
-    said = "fir02:80:80 [0] NCCL INFO Bootstrap : Using eth0:10.0.3.4<0>\n"
-    assert judged(said + starts)["LOG002"].state is State.FAIL
+    line = "fir02:80:80 [0] NCCL INFO Bootstrap : Using eth0:10.0.3.4<0>\n"
+    assert judged(line + starts)["LOG002"].state is State.FAIL
 
 
 def test_a_weight_of_size_0_is_partitioned_and_of_no_other_model() -> None:

@@ -94,15 +94,15 @@ def test_who_is_waited_for_in_the_store_is_named() -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "words",
     [
         "create_ep:512 NCCL WARN NET/OFI Couldn't open CQ. RC: -12, ERROR: Cannot allocate memory",
         "get_ep:969 NCCL WARN NET/OFI Creating new endpoint for domain 0x7f9b failed: Invalid argument",
         "process_err:1723 NCCL WARN NET/OFI Operation with NULL context completed with error",
     ],
 )
-def test_calls_of_the_libfabric_plugin_that_failed(said: str) -> None:
-    assert raised(f"gpu-a17:4711:4790 [0] {said}\n")["LOG184"] == "fail"
+def test_calls_of_the_libfabric_plugin_that_failed(words: str) -> None:
+    assert raised(f"gpu-a17:4711:4790 [0] {words}\n")["LOG184"] == "fail"
 
 
 def test_code_above_an_exception_is_not_what_is_quoted() -> None:

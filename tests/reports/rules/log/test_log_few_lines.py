@@ -36,9 +36,9 @@ def test_the_form_of_the_local_rank_is_named() -> None:
 
 
 def test_a_read_only_file_system_is_a_risk_until_the_job_ended() -> None:
-    told = "Warning: no lock for /scratch/run: [Errno 30] Read-only file system: '/scratch'\n"
-    assert raised(told).get("LOG190") == "warn"
-    assert raised(f"{told}Error executing job with overrides: ['nodes=2']\n").get("LOG190") == "fail"
+    line = "Warning: no lock for /scratch/run: [Errno 30] Read-only file system: '/scratch'\n"
+    assert raised(line).get("LOG190") == "warn"
+    assert raised(f"{line}Error executing job with overrides: ['nodes=2']\n").get("LOG190") == "fail"
     assert "LOG190" not in raised("OSError: [Errno 30] Read-only file system: '/scratch'\n")
 
 
@@ -50,15 +50,15 @@ def test_a_container_behind_a_bridge_gets_the_hosts_network() -> None:
     dials = "e57377aacbb6:12:13 [0] misc/socket.cc:480 NCCL WARN socketStartConnect: Connect to 172.17.0.2<38847> "
     dials += "failed : Software caused connection abort\n"
     for text, network in ((dials, True), (dials.replace("e57377aacbb6", "gpu-a17"), False)):
-        told = str(judged(text)["LOG010"].findings[0].remedies)
-        assert ("--network=host" in told) is network
+        remedies = str(judged(text)["LOG010"].findings[0].remedies)
+        assert ("--network=host" in remedies) is network
 
 
 def test_a_step_that_asks_for_too_much_is_not_a_machine_without_slurm() -> None:
     line = "srun: error: Unable to create step for job 4711: Requested node configuration is not available\n"
-    told = str(judged(line)["LOG169"].findings[0].remedies)
-    assert "scontrol show job" in told
-    assert "scontrol ping" not in told
+    remedies = str(judged(line)["LOG169"].findings[0].remedies)
+    assert "scontrol show job" in remedies
+    assert "scontrol ping" not in remedies
 
 
 def _waits(rank: int, sequence: int, operation: str) -> str:
@@ -87,9 +87,9 @@ def test_cuda_is_not_blamed_for_the_room_in_shared_memory() -> None:
         "[1] misc/shmutils.cc:103 NCCL WARN Cuda failure 'invalid argument'\n"
         "[1] misc/shmutils.cc:114 NCCL WARN Error while creating shared memory segment /dev/shm/nccl-N (size 96)\n"
     )  # NVIDIA/nccl#1518
-    found = raised(text)
-    assert "LOG050" in found
-    assert "LOG186" not in found
+    states = raised(text)
+    assert "LOG050" in states
+    assert "LOG186" not in states
 
 
 def test_loopback_is_blamed_where_connections_are_refused_again_and_again() -> None:

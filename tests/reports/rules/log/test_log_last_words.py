@@ -19,10 +19,10 @@ _STEPS = "torchrun train.py\n" + "".join(f"iteration {step} / 1000 | loss 2.1\n"
 
 @pytest.mark.parametrize("end", ["", _FAILED])
 def test_a_program_that_cannot_be_read_is_a_new_attempt(end: str) -> None:
-    found = judged(f"torchrun train.py\n{_FULL}{end}{_UNREADABLE}{_UNREADABLE}{end}")
-    assert found["LOG063"].state.value == "ok"
-    assert found["LOG004"].findings[0].what.endswith("SyntaxError: invalid syntax at /w/train.py:41")
-    assert "out of memory" in found["LOG009"].findings[0].what
+    verdicts = judged(f"torchrun train.py\n{_FULL}{end}{_UNREADABLE}{_UNREADABLE}{end}")
+    assert verdicts["LOG063"].state.value == "ok"
+    assert verdicts["LOG004"].findings[0].what.endswith("SyntaxError: invalid syntax at /w/train.py:41")
+    assert "out of memory" in verdicts["LOG009"].findings[0].what
 
 
 def test_what_is_imported_cannot_be_read_in_the_same_attempt() -> None:
@@ -34,8 +34,8 @@ def test_a_rank_whose_script_raises_once_more_is_of_a_new_attempt() -> None:
     def of_both(words: str) -> str:
         return "".join(f"[rank{rank}]: {line}\n" for rank in (0, 1) for line in (*_FRAMES.splitlines(), words))
 
-    found = judged("torchrun train.py\n" + of_both("KeyError: 'labels'") + of_both("ValueError: bad shard 7"))
-    assert [finding.what.partition(" at ")[0] for finding in found["LOG004"].findings] == [
+    verdicts = judged("torchrun train.py\n" + of_both("KeyError: 'labels'") + of_both("ValueError: bad shard 7"))
+    assert [finding.what.partition(" at ")[0] for finding in verdicts["LOG004"].findings] == [
         "ranks 0-1 raised ValueError: bad shard 7"
     ]
 
@@ -80,9 +80,9 @@ Root Cause (first observed failure):
 
 @pytest.mark.parametrize("begin", ["torch\n", _STEPS])
 def test_ctrl_c_that_only_the_summary_tells(begin: str) -> None:
-    found = judged(begin + _FAILED + _SUMMARY)
-    assert "Ctrl-C" in found["LOG006"].findings[0].what
-    assert found["LOG001"].state.value == "ok"
+    verdicts = judged(begin + _FAILED + _SUMMARY)
+    assert "Ctrl-C" in verdicts["LOG006"].findings[0].what
+    assert verdicts["LOG001"].state.value == "ok"
 
 
 def test_ctrl_c_in_the_words_of_a_framework() -> None:
@@ -90,9 +90,11 @@ def test_ctrl_c_in_the_words_of_a_framework() -> None:
         "Exception in thread Thread-1 (_pin_memory_loop):\nTraceback (most recent call last):\n"
         '  File "/opt/torch/utils/data/_utils/pin_memory.py", line 53, in _pin_memory_loop\nEOFError\n'
     )
-    found = judged(f"{_STEPS}{aside}2026-03-01 10:00:00 - LOGS - Keyboard interruption. Exiting from training\n")
-    assert "Ctrl-C" in found["LOG006"].findings[0].what
-    assert found["LOG004"].state.value == "ok"
+    verdicts = judged(
+        f"{_STEPS}{aside}2026-03-01 10:00:00 - LOGS - Keyboard interruption. Exiting from training\n"
+    )
+    assert "Ctrl-C" in verdicts["LOG006"].findings[0].what
+    assert verdicts["LOG004"].state.value == "ok"
 
 
 _CAUGHT = f"{_FRAMES}ConnectionError: hub not reached\n"
@@ -244,10 +246,10 @@ _SERVED = "(APIServer pid=7) INFO:     Application startup complete.\n"
 
 
 def test_a_server_that_was_shut_down_in_order() -> None:
-    found = judged(_SERVED + _STOPPED)
-    assert found["LOG006"].state.value == "note"
-    assert "stopped from outside" in found["LOG006"].findings[0].what
-    assert "fail" not in {verdict.state.value for verdict in found.values()}
+    verdicts = judged(_SERVED + _STOPPED)
+    assert verdicts["LOG006"].state.value == "note"
+    assert "stopped from outside" in verdicts["LOG006"].findings[0].what
+    assert "fail" not in {verdict.state.value for verdict in verdicts.values()}
     assert judged(_STOPPED)["LOG006"].state.value == "unknown"
     assert "LOG004" in raised(f"{_SERVED}{_FRAMES}KeyError: 'labels'\n{_STOPPED}")
 
@@ -264,9 +266,9 @@ _AT_EXIT = (
 @pytest.mark.parametrize(("before", "signal"), [(_ABORT, "Aborted"), ("", "Segmentation fault")])
 def test_a_worker_that_crashed_as_its_loader_was_taken_down(before: str, signal: str) -> None:
     text = f"torch\n{before}{_AT_EXIT}{_WORKER.format(signal)}"
-    found = judged(text)
-    assert found["LOG104"].state.value == "note"
-    assert found["LOG007"].state.value == "unknown"
+    verdicts = judged(text)
+    assert verdicts["LOG104"].state.value == "note"
+    assert verdicts["LOG007"].state.value == "unknown"
     assert raised(text) == {}
     assert judged(text + _SOME)["LOG007"].state.value == "unknown"  # what was in a buffer
     assert judged(text + _STEPS)["LOG007"].state.value == "ok"

@@ -54,7 +54,7 @@ SILENT = {
 @pytest.mark.parametrize("name", NAMED)
 def test_a_cause_is_named(name: str) -> None:
     text, code = NAMED[name]
-    assert {one: state for one, state in raised(text).items() if one in MINE} == {code: "fail"}
+    assert {rule: state for rule, state in raised(text).items() if rule in MINE} == {code: "fail"}
 
 
 @pytest.mark.parametrize("name", SILENT)

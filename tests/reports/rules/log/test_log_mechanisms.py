@@ -196,9 +196,9 @@ def test_memory_of_a_tpu_is_memory() -> None:
 
 
 def test_what_was_cancelled_after_its_disk_was_full() -> None:
-    found = judged(QUOTA * 3 + CANCELLED)
+    verdicts = judged(QUOTA * 3 + CANCELLED)
     assert "quota is used up" in _told(QUOTA * 3 + CANCELLED, "LOG128").what
-    assert found["LOG006"].state is State.NOTE
+    assert verdicts["LOG006"].state is State.NOTE
     went_on = judged(QUOTA + STEPS + CANCELLED)
     assert (went_on["LOG128"].state is State.FAIL, went_on["LOG006"].state) == (False, State.FAIL)
 
@@ -210,9 +210,9 @@ _MISSING = "FileNotFoundError: [Errno 2] No such file or directory: 'step_9.pt'"
 
 @pytest.mark.parametrize(("full", "both"), [(3, True), (1, False)])
 def test_most_runs_of_a_sweep_outrank_its_last_one(full: int, *, both: bool) -> None:
-    found = judged(_RUN.format(_FULL) * full + _RUN.format(_MISSING))
-    assert found["LOG004"].state is State.FAIL
-    assert (found["LOG063"].state is State.FAIL) == both
+    verdicts = judged(_RUN.format(_FULL) * full + _RUN.format(_MISSING))
+    assert verdicts["LOG004"].state is State.FAIL
+    assert (verdicts["LOG063"].state is State.FAIL) == both
 
 
 _SAMPLE = _traceback('  File "/w/roll.py", line 9, in act', "ValueError: step 0: no action in: click here\n")

@@ -24,9 +24,9 @@ def first(text: str) -> Cause:
     """The likeliest cause."""
     logs = parsed(text)
     cluster = Cluster(command="logs", measurements=Measurements(logs=logs))
-    told = diagnosis(logs, judge(cluster, [rule for rule in all_rules() if rule.code.startswith("LOG")]))
-    assert told is not None
-    return told.causes[0]
+    story = diagnosis(logs, judge(cluster, [rule for rule in all_rules() if rule.code.startswith("LOG")]))
+    assert story is not None
+    return story.causes[0]
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ _STORIES = Path(__file__).parents[3] / "data/logs/stories"
 _OURS = tuple(f"LOG{number:03d}" for number in range(50, 80))
 
 
-def found(text: str) -> dict[str, str]:
+def own_states(text: str) -> dict[str, str]:
     """Code -> state of the rules of this family that found something."""
     states = {code: verdict.state.value for code, verdict in judged(text).items() if code in _OURS}
     return {code: state for code, state in states.items() if state in ("fail", "warn")}
@@ -36,7 +36,7 @@ def process(
 ) -> str:
     """What NCCL says of itself on one rank; lines: more of it, with their level and place."""
     head, comm = f"{host}:{700 + rank}:{740 + rank} [{rank}]", f"comm 0x9{rank} rank {rank}"
-    told = [
+    printed = [
         f"NCCL INFO NCCL version {version}+cuda12.4",
         f"NCCL INFO Bootstrap : Using eth0:{address}<0>",
         f"NCCL INFO ncclCommInitRank {comm} nranks {ranks} cudaDev {rank} busId {rank + 1}b000 commId 0x7 - "
@@ -45,8 +45,10 @@ def process(
         *lines,
     ]
     if complete:
-        told.append(f"NCCL INFO ncclCommInitRank {comm} nranks {ranks} cudaDev {rank} busId 1b000 - Init COMPLETE")
-    return "".join(f"{head} {line}\n" for line in told)
+        printed.append(
+            f"NCCL INFO ncclCommInitRank {comm} nranks {ranks} cudaDev {rank} busId 1b000 - Init COMPLETE"
+        )
+    return "".join(f"{head} {line}\n" for line in printed)
 
 
 def warn(text: str, place: str = "init.cc:1") -> str:
@@ -238,23 +240,23 @@ _SILENT = {
 
 @pytest.mark.parametrize(("text", "code"), _RAISED.values(), ids=_RAISED.keys())
 def test_fails(text: str, code: str) -> None:
-    assert found(text) == {code: "fail"}
+    assert own_states(text) == {code: "fail"}
 
 
 @pytest.mark.parametrize(("text", "code"), _NOTED.values(), ids=_NOTED.keys())
 def test_notes(text: str, code: str) -> None:
-    assert found(text) == {}
+    assert own_states(text) == {}
     assert judged(text)[code].state.value == "note"
 
 
 @pytest.mark.parametrize(("text", "code"), _WARNED.values(), ids=_WARNED.keys())
 def test_warns(text: str, code: str) -> None:
-    assert found(text) == {code: "warn"}
+    assert own_states(text) == {code: "warn"}
 
 
 @pytest.mark.parametrize("text", _SILENT.values(), ids=_SILENT.keys())
 def test_is_silent(text: str) -> None:
-    assert found(text) == {}
+    assert own_states(text) == {}
 
 
 @pytest.mark.parametrize(
@@ -262,8 +264,8 @@ def test_is_silent(text: str) -> None:
 )
 def test_a_story_shows_its_own_rule_only(path: Path) -> None:
     text = path.read_text()
-    told = dict(word.split("=") for word in text.splitlines()[0].split()[2:])
-    assert found(text) == {code: state for code, state in told.items() if code in _OURS}
+    states = dict(word.split("=") for word in text.splitlines()[0].split()[2:])
+    assert own_states(text) == {code: state for code, state in states.items() if code in _OURS}
 
 
 def test_who_shares_a_gpu() -> None:
@@ -293,7 +295,7 @@ def test_a_full_gpu_is_no_cause_after_another_error_of_cuda() -> None:
     text = process(
         0, warn("Cuda failure 719 'unspecified launch failure'"), warn("Failed to CUDA calloc async 608 bytes")
     )
-    assert found(text) == {"LOG067": "fail"}
+    assert own_states(text) == {"LOG067": "fail"}
 
 
 def test_a_libcuda_of_the_image_calls_for_no_new_driver() -> None:
@@ -306,14 +308,14 @@ def test_a_libcuda_of_the_image_calls_for_no_new_driver() -> None:
 
 
 def test_an_old_gpu_wants_older_packages_and_a_new_one_newer() -> None:
-    def told(text: str) -> str:
+    def advice(text: str) -> str:
         (finding,) = judged(text)["LOG064"].findings
         return " ".join(remedy.text for remedy in finding.remedies)
 
     end = "is not compatible with the current PyTorch installation.\n"
-    assert "older packages" in told("Tesla P100 with CUDA capability sm_60 " + end)
-    assert "newer packages" not in told("Tesla P100 with CUDA capability sm_60 " + end)
-    assert "older packages" not in told("RTX 5090 with CUDA capability sm_120 " + end)
+    assert "older packages" in advice("Tesla P100 with CUDA capability sm_60 " + end)
+    assert "newer packages" not in advice("Tesla P100 with CUDA capability sm_60 " + end)
+    assert "older packages" not in advice("RTX 5090 with CUDA capability sm_120 " + end)
 
 
 def test_error_802_in_a_container_leaves_open_whose_fault_it_is() -> None:

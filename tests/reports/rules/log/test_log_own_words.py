@@ -59,8 +59,8 @@ def test_what_a_box_asks_for_is_the_fix() -> None:
 
 
 def test_a_box_of_another_program_is_none() -> None:
-    told = f"{'-' * 74}\nNote: ops that are not installed are compiled\n{'-' * 74}\n"
-    assert "mpi-box" not in {event.sign for event in parsed(told).events}
+    box = f"{'-' * 74}\nNote: ops that are not installed are compiled\n{'-' * 74}\n"
+    assert "mpi-box" not in {event.sign for event in parsed(box).events}
 
 
 def test_a_line_of_no_launcher_is_told_and_not_judged() -> None:

@@ -29,9 +29,9 @@ def _outcome(*texts: bytes) -> str:
     """That of the verdicts; "went on" where nothing failed and no end is shown: that is not called healthy."""
     cluster = Cluster(command="logs", measurements=Measurements(logs=parsed(*texts)))
     verdicts = judge(cluster, _RULES)
-    told = [finding.what for verdict in verdicts if verdict.code == "LOG007" for finding in verdict.findings]
-    found = decision.outcome(verdicts)
-    return "went on" if found == "ok" and ENDED not in told else found
+    ends = [finding.what for verdict in verdicts if verdict.code == "LOG007" for finding in verdict.findings]
+    outcome = decision.outcome(verdicts)
+    return "went on" if outcome == "ok" and ENDED not in ends else outcome
 
 
 def _files(case: logcases.Case) -> list[bytes]:

@@ -25,9 +25,11 @@ _REGISTER = "Call to ibv_reg_mr"
 _NO_MEMORY = "failed with error Cannot allocate memory"
 
 
-def _two(*said: str, network: str = "IB", devices: str = IB, version: str = "2.21.5", ranks: int = 2) -> list[str]:
+def _two(
+    *words: str, network: str = "IB", devices: str = IB, version: str = "2.21.5", ranks: int = 2
+) -> list[str]:
     both = [
-        process(host, rank, *said, network=network, devices=devices, version=version, ranks=ranks)
+        process(host, rank, *words, network=network, devices=devices, version=version, ranks=ranks)
         for rank, host in enumerate(("yew1", "yew2"))
     ]
     return [*both[0], *both[1]]
@@ -218,11 +220,11 @@ def test_a_mode_is_named_by_its_own_rule(name: str) -> None:
 
 
 def test_the_end_of_all_broken_connections_is_named() -> None:
-    said = "with status=12 opcode=0 len=0 vendor err 129 (Send) hca mlx5_0"
+    words = "with status=12 opcode=0 len=0 vendor err 129 (Send) hca mlx5_0"
     text = log(
         *(process(f"yew{rank}", rank, ranks=3) for rank in range(3)),
-        warn("yew0", f"NET/IB : Got completion from peer 10.30.0.13<40117> {said}"),
-        warn("yew1", f"NET/IB : Got completion from peer 10.30.0.13<40118> {said}"),
+        warn("yew0", f"NET/IB : Got completion from peer 10.30.0.13<40117> {words}"),
+        warn("yew1", f"NET/IB : Got completion from peer 10.30.0.13<40118> {words}"),
     )
     assert judged(text)["LOG036"].findings[0].where.node == "yew2"
 

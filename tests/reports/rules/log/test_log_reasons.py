@@ -79,7 +79,7 @@ def test_the_one_line_that_says_why_is_kept_among_many_others() -> None:
 
 
 def test_a_log_that_was_quoted_is_read() -> None:
-    (event,) = [one for one in parsed("> [rank2]: ValueError: no\n").events if one.sign == "python-error"]
+    (event,) = [event for event in parsed("> [rank2]: ValueError: no\n").events if event.sign == "python-error"]
     assert event.rank == 2
 
 
@@ -105,8 +105,8 @@ _STACK = (
 
 
 def test_a_debuggers_stack_is_told() -> None:
-    told = judged(_STACK)["LOG007"].findings[0].what
-    assert "stood in cuMemCreate() of libcuda.so.1, called by ncclCuMemHostEnable() of cudawrap.cc:92" in told
+    what = judged(_STACK)["LOG007"].findings[0].what
+    assert "stood in cuMemCreate() of libcuda.so.1, called by ncclCuMemHostEnable() of cudawrap.cc:92" in what
 
 
 def test_where_an_error_was_noticed_is_told() -> None:

@@ -17,10 +17,10 @@ _TWO_CARDS = "[0]mlx5_0:1/IB [1]mlx5_1:1/IB [RO]"
 _FAR = "Pattern 4, crossNic 0, nChannels 2, bw 12.000000/12.000000, type NVL/{}, sameChannels 1"
 
 
-def _host(*said: str) -> list[str]:
+def _host(*words: str) -> list[str]:
     """Two ranks on one host."""
-    first = process("oak1", 0, *said, network="Socket", local=2)
-    return [*first, *process("oak1", 1, *said, network="Socket", local=2, pid=701)]
+    first = process("oak1", 0, *words, network="Socket", local=2)
+    return [*first, *process("oak1", 1, *words, network="Socket", local=2, pid=701)]
 
 
 def _shared(host: str = "oak1", first: int = 0) -> list[str]:
@@ -28,10 +28,10 @@ def _shared(host: str = "oak1", first: int = 0) -> list[str]:
             via(host, "SHM/direct/direct", pid=701, source=first + 1, target=first)]  # fmt: skip
 
 
-def _pair(*said: str, network: str = "IB", devices: str = "[0]mlx5_0:1/IB [RO]") -> list[str]:
+def _pair(*words: str, network: str = "IB", devices: str = "[0]mlx5_0:1/IB [RO]") -> list[str]:
     """One rank on each of two hosts."""
-    first = process("oak1", 0, *said, network=network, devices=devices)
-    return [*first, *process("oak2", 1, *said, network=network, devices=devices)]
+    first = process("oak1", 0, *words, network=network, devices=devices)
+    return [*first, *process("oak2", 1, *words, network=network, devices=devices)]
 
 
 def _timings(total: float, bootstrap: float, rank: int = 0) -> str:

@@ -20,13 +20,13 @@ _FULL = (
 )
 
 
-@pytest.mark.parametrize("said", [_CTRL_C, "KeyboardInterrupt\n", "[rank0]: KeyboardInterrupt\n"])
+@pytest.mark.parametrize("words", [_CTRL_C, "KeyboardInterrupt\n", "[rank0]: KeyboardInterrupt\n"])
 @pytest.mark.parametrize(
     ("before", "state"),
     [("", "fail"), (_STEPS, "fail"), (_WELL + _STEPS, "fail"), (_STEPS + _WELL, "note")],
 )
-def test_an_interrupt_before_the_work_was_finished(before: str, state: str, said: str) -> None:
-    assert judged("torchrun train.py\n" + before + said)["LOG006"].state.value == state
+def test_an_interrupt_before_the_work_was_finished(before: str, state: str, words: str) -> None:
+    assert judged("torchrun train.py\n" + before + words)["LOG006"].state.value == state
 
 
 def test_a_job_that_slurm_cancelled_by_order() -> None:

@@ -38,9 +38,9 @@ def _expected(text: str) -> dict[str, str]:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_a_rule_is_raised_by_its_story_and_no_other_cause_is_named(rule: Rule) -> None:
     text = _story(rule.code)
-    expected, found = _expected(text), raised(text)
+    expected, states = _expected(text), raised(text)
     assert expected[rule.code] == rule.worst.value == judged(text)[rule.code].state.value
-    assert {code for code in found if code not in ALWAYS} <= set(expected)
+    assert {code for code in states if code not in ALWAYS} <= set(expected)
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.log")), ids=lambda path: path.stem)

@@ -20,34 +20,34 @@ _KILLED = "{at}[E1109 22:47:01.5 x.cpp:1] failed (exitcode: 1) local_rank: 3 (pi
 
 def _story(*lines: str, at: Sequence[str] = ()) -> LogDiagnosis:
     """Of a log of these lines. at: the time before each."""
-    clock = [f"{one} " for one in at] or [""] * len(lines)
+    clock = [f"{moment} " for moment in at] or [""] * len(lines)
     log = "\n".join(line.format(at=when) for line, when in zip(lines, clock, strict=True))
-    told = diagnosis(parsed(log), list(judged(log).values()))
-    assert told is not None
-    return told
+    story = diagnosis(parsed(log), list(judged(log).values()))
+    assert story is not None
+    return story
 
 
-def _codes(told: LogDiagnosis) -> list[str]:
-    return [cause.code for cause in told.causes]
+def _codes(story: LogDiagnosis) -> list[str]:
+    return [cause.code for cause in story.causes]
 
 
 @pytest.mark.parametrize("lines", [(_GONE, _SHM), (_SHM, _GONE), (_GONE, _GONE, _KILLED, _SHM, _GONE)])
 def test_a_consequence_is_never_first(lines: tuple[str, ...]) -> None:
-    told = _story(*lines)
-    assert told.causes[0].code == "LOG050"
-    assert told.causes[0].where.node == "gpu-a17"
-    assert [consequence.text.partition(" ")[0] for consequence in told.consequences] == ["socketProgress:"]
-    assert told.first is not None
-    assert "closed by remote" not in told.first.text
+    story = _story(*lines)
+    assert story.causes[0].code == "LOG050"
+    assert story.causes[0].where.node == "gpu-a17"
+    assert [consequence.text.partition(" ")[0] for consequence in story.consequences] == ["socketProgress:"]
+    assert story.first is not None
+    assert "closed by remote" not in story.first.text
 
 
 def test_what_was_seen_stands_behind_what_explains_it() -> None:
-    told = _story(_VALUE, _SHM)
-    assert _codes(told)[0] == "LOG050"
-    behind = [(cause.code, cause.confidence) for cause in told.causes[1:]]
+    story = _story(_VALUE, _SHM)
+    assert _codes(story)[0] == "LOG050"
+    behind = [(cause.code, cause.confidence) for cause in story.causes[1:]]
     assert ("LOG004", "possible") in behind
     assert all(confidence == "possible" for _, confidence in behind)
-    assert "LOG050 says why" in told.causes[-1].reason
+    assert "LOG050 says why" in story.causes[-1].reason
 
 
 def test_a_warning_that_is_none_of_them_is_what_came_first() -> None:
@@ -56,10 +56,10 @@ def test_a_warning_that_is_none_of_them_is_what_came_first() -> None:
 
 
 def test_consequences_alone_have_no_cause_that_is_sure() -> None:
-    told = _story(_GONE, _GONE)
-    assert _codes(told) == ["LOG001"]
-    assert told.causes[0].confidence == "possible"
-    assert told.first is None
+    story = _story(_GONE, _GONE)
+    assert _codes(story) == ["LOG001"]
+    assert story.causes[0].confidence == "possible"
+    assert story.first is None
 
 
 def test_only_one_cause_is_sure_of_several_the_first_is_likely() -> None:
@@ -76,8 +76,8 @@ def test_what_came_earlier_is_likelier() -> None:
 
 
 def test_a_risk_stands_behind_what_ended_the_job() -> None:
-    told = _ranked(_at(9, "LOG951"), _at(1, "LOG950", State.WARN))
-    assert told == [("LOG951", "sure"), ("LOG950", "possible")]
+    causes = _ranked(_at(9, "LOG951"), _at(1, "LOG950", State.WARN))
+    assert causes == [("LOG951", "sure"), ("LOG950", "possible")]
 
 
 @pytest.mark.parametrize(
@@ -87,25 +87,25 @@ def test_a_risk_stands_behind_what_ended_the_job() -> None:
 def test_the_clock_counts_where_all_have_one(times: tuple[float | None, float | None], first: str) -> None:
     events = [_event(1, times[0]), _event(2, times[1])]
     verdicts = [_verdict(_finding(1), "LOG950"), _verdict(_finding(2), "LOG951")]
-    told = diagnosis(Logs(events=events), verdicts)
-    assert told is not None
-    assert _codes(told)[0] == first
-    assert told.first is not None
-    assert told.first.place == ("train.log:1" if first == "LOG950" else "train.log:2")
+    story = diagnosis(Logs(events=events), verdicts)
+    assert story is not None
+    assert _codes(story)[0] == first
+    assert story.first is not None
+    assert story.first.place == ("train.log:1" if first == "LOG950" else "train.log:2")
 
 
 def test_files_are_ordered_by_their_clocks() -> None:
     late = _SHM.format(at="[2026-03-01 10:00:07] ")
     early = _SHM.format(at="[2026-03-01 10:00:03] ").replace("gpu-a17", "gpu-a11")
-    told = diagnosis(parsed(late, early), list(judged(late, early).values()))
-    assert told is not None
-    assert told.first is not None
-    assert (told.first.where.node, told.first.place) == ("gpu-a11", "log1:1")
+    story = diagnosis(parsed(late, early), list(judged(late, early).values()))
+    assert story is not None
+    assert story.first is not None
+    assert (story.first.where.node, story.first.place) == ("gpu-a11", "log1:1")
 
 
 def test_other_families_are_no_part_of_it() -> None:
-    told = diagnosis(Logs(events=[_event(1)]), [_verdict(_finding(1), "NET003")])
-    assert told == LogDiagnosis()
+    story = diagnosis(Logs(events=[_event(1)]), [_verdict(_finding(1), "NET003")])
+    assert story == LogDiagnosis()
     assert diagnosis(None, []) is None
 
 
@@ -161,11 +161,11 @@ _DONE = "gpu-a{n}:47:48 [0] NCCL INFO comm 0x5 rank {r} nranks 4 cudaDev 0 busId
     ],
 )
 def test_the_facts_are_told(log: str, facts: dict[str, str]) -> None:
-    told = diagnosis(parsed(log), [])
-    assert told is not None
-    found = {fact.source: fact.value for fact in told.facts}
-    assert {name: found.get(name) for name in facts} == facts
-    assert bool(found) is bool(facts)
+    story = diagnosis(parsed(log), [])
+    assert story is not None
+    values = {fact.source: fact.value for fact in story.facts}
+    assert {name: values.get(name) for name in facts} == facts
+    assert bool(values) is bool(facts)
 
 
 def _event(line: int, at: float | None = None, sign: str = "nccl-warning") -> LogEvent:
@@ -193,9 +193,9 @@ def _at(line: int, code: str, state: State = State.FAIL) -> Verdict:
 
 
 def _ranked(*verdicts: Verdict) -> list[tuple[str, str]]:
-    told = diagnosis(Logs(events=[_event(line) for line in range(1, 10)]), verdicts)
-    assert told is not None
-    return [(cause.code, cause.confidence) for cause in told.causes]
+    story = diagnosis(Logs(events=[_event(line) for line in range(1, 10)]), verdicts)
+    assert story is not None
+    return [(cause.code, cause.confidence) for cause in story.causes]
 
 
 def test_those_that_came_to_a_monitored_barrier_do_not_name_rank_0() -> None:

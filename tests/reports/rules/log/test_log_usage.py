@@ -278,12 +278,12 @@ def test_docker_s_own_files_are_read_as_what_the_container_printed() -> None:
 
 
 def test_an_exception_is_quoted_with_its_own_advice() -> None:
-    told = (
+    message = (
         "ValueError: "
         + "the vocabulary of the tokenizer has another size, " * 5
         + "it says. Please pass tokenizer=."
     )
-    (finding,) = judged(f"[rank0]: {told} Nothing else.\n")["LOG004"].findings
+    (finding,) = judged(f"[rank0]: {message} Nothing else.\n")["LOG004"].findings
     assert finding.what.endswith("Please pass tokenizer=. Nothing else.")
     assert finding.remedies[0].text == "Its own advice: Please pass tokenizer=."
 

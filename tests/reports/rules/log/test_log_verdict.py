@@ -82,8 +82,8 @@ _DEAD = {
 
 @pytest.mark.parametrize("text", _DEAD.values(), ids=_DEAD.keys())
 def test_a_dead_job_is_never_healthy(text: str) -> None:
-    found = document(text)
-    assert (found.state, found.exit_code) == ("fail", 1), closing.decision(found)
+    report = document(text)
+    assert (report.state, report.exit_code) == ("fail", 1), closing.decision(report)
 
 
 _END = "Training completed successfully\n"
@@ -121,8 +121,8 @@ _SOUND = {
 
 @pytest.mark.parametrize("text", _SOUND.values(), ids=_SOUND.keys())
 def test_a_sound_job_is_never_failed(text: str) -> None:
-    found = document(text + _END)
-    assert (found.state, found.exit_code) == ("ok", 0), closing.decision(found)
+    report = document(text + _END)
+    assert (report.state, report.exit_code) == ("ok", 0), closing.decision(report)
 
 
 @pytest.mark.parametrize(
@@ -130,9 +130,9 @@ def test_a_sound_job_is_never_failed(text: str) -> None:
     ["a\nb\nc\n", "GET / 200\nerror: the cat is away\n", "Nov 23 03:27:00 host cron[12]: job failed\n"],
 )
 def test_what_is_not_understood_is_not_healthy(text: str) -> None:
-    found = document(text)
-    assert found.exit_code == 3
-    assert closing.decision(found).startswith(("Not understood: ", "Not judged: "))
+    report = document(text)
+    assert report.exit_code == 3
+    assert closing.decision(report).startswith(("Not understood: ", "Not judged: "))
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,9 @@ def test_what_is_not_understood_is_not_healthy(text: str) -> None:
      "[I1109 22:40:00.1 ProcessGroupNCCL.cpp:1] ProcessGroupNCCL initialized", "INFO:torch.distributed: ranks met"],
 )  # fmt: skip
 def test_a_line_of_nccl_or_torch_is_one_whatever_stands_before_it(before: str, line: str) -> None:
-    found = document(f"{before}{line}\n")
-    assert found.exit_code == 3
-    assert "LOG007" in closing.decision(found)
+    report = document(f"{before}{line}\n")
+    assert report.exit_code == 3
+    assert "LOG007" in closing.decision(report)
 
 
 _NUMPY = (
@@ -196,15 +196,15 @@ _ADVICE = (
     ],
 )
 def test_only_what_the_program_went_on_after_was_survived(text: str, code: int) -> None:
-    found = document("NCCL version 2.21.5\n" + text)
-    assert found.exit_code == code, closing.decision(found)
+    report = document("NCCL version 2.21.5\n" + text)
+    assert report.exit_code == code, closing.decision(report)
 
 
 def test_a_start_of_lightning_that_stops_names_the_ranks_that_are_not_there() -> None:
     line = "initializing ddp: GLOBAL_RANK: {}, MEMBER: {}/8\n"
     half = "GPU available: True, used: True\n" + "".join(line.format(rank, rank + 1) for rank in (1, 2, 0, 3))
-    found = document(half)
-    assert found.exit_code == 3
+    report = document(half)
+    assert report.exit_code == 3
     (finding,) = judged(half)["LOG007"].findings
     assert finding.what == "the start stops at 4 of 8 ranks; not in these files: ranks 4-7"
     assert document(half + "ValueError: no such shard\n").exit_code == 1
@@ -215,14 +215,14 @@ def test_a_start_of_lightning_that_stops_names_the_ranks_that_are_not_there() ->
 
 
 def test_a_log_that_stops_is_not_healthy() -> None:
-    found = document(_STARTED)
-    assert found.exit_code == 3
-    assert "does not show that the job ended or made progress" in closing.decision(found)
+    report = document(_STARTED)
+    assert report.exit_code == 3
+    assert "does not show that the job ended or made progress" in closing.decision(report)
 
 
 def test_a_job_that_still_runs_is_not_called_healthy_and_not_failed() -> None:
-    found = document(_STARTED + _STEPS)
-    assert (found.exit_code, closing.decision(found)[:18]) == (0, "No failure so far:")
+    report = document(_STARTED + _STEPS)
+    assert (report.exit_code, closing.decision(report)[:18]) == (0, "No failure so far:")
 
 
 def test_a_process_with_several_gpus_has_several_ranks() -> None:
@@ -237,9 +237,9 @@ def test_a_process_with_several_gpus_has_several_ranks() -> None:
     assert facts.ranks == [0, 1, 2, 3]
     assert (facts.processes[0].rank, facts.processes[0].several) == (None, [0, 1, 2, 3])
     assert [event.rank for event in facts.events if event.sign == "nccl-warning"] == [None]
-    found = document(log + "# Avg bus bandwidth    : 41.8\n")
-    assert (found.exit_code, closing.decision(found)[:7]) == (0, "Healthy")
-    assert "all heard of" in str(found.diagnosis)
+    report = document(log + "# Avg bus bandwidth    : 41.8\n")
+    assert (report.exit_code, closing.decision(report)[:7]) == (0, "Healthy")
+    assert "all heard of" in str(report.diagnosis)
 
 
 def test_the_log_of_one_rank_accuses_nobody_else() -> None:
@@ -247,9 +247,11 @@ def test_the_log_of_one_rank_accuses_nobody_else() -> None:
         "[rank0]:[E1109 22:46:25.933 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: "
         "WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=4, NumelOut=4, Timeout(ms)=600000) ran for 600012 milliseconds\n"
     )
-    found = document(_STARTED.partition("gpu-a17:701")[0] + waited)
-    assert found.exit_code == 1
-    assert [cause for cause in (found.diagnosis.causes if found.diagnosis else []) if cause.where.rank == 1] == []
+    report = document(_STARTED.partition("gpu-a17:701")[0] + waited)
+    assert report.exit_code == 1
+    assert [
+        cause for cause in (report.diagnosis.causes if report.diagnosis else []) if cause.where.rank == 1
+    ] == []
 
 
 def test_what_the_kernel_ended_is_the_cause_wherever_it_stands() -> None:

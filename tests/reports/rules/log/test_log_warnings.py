@@ -74,8 +74,8 @@ def test_a_wrapped_time_out_comes_before_the_abort_that_follows() -> None:
         "ran for 5400073 milliseconds before timing out.\n"
         "  traceback : Signal 6 (SIGABRT) received by PID 4711\n"
     )
-    found = raised(cut)
-    assert ("LOG095" in found, "LOG093" in found) == (True, False)
+    states = raised(cut)
+    assert ("LOG095" in states, "LOG093" in states) == (True, False)
 
 
 def test_steps_skipped_at_the_lowest_loss_scale() -> None:
@@ -97,6 +97,6 @@ def test_steps_skipped_at_the_lowest_loss_scale() -> None:
 def test_what_leaves_its_cause_open_says_so(text: str, code: str, words: str) -> None:
     verdicts = judged(text)
     assert words in verdicts[code].findings[0].what
-    told = diagnosis(parsed(text), [*verdicts.values()])
-    assert told is not None
-    assert (told.causes[0].code, told.causes[0].confidence) == (code, "likely")
+    story = diagnosis(parsed(text), [*verdicts.values()])
+    assert story is not None
+    assert (story.causes[0].code, story.causes[0].confidence) == (code, "likely")

@@ -37,7 +37,7 @@ def test_the_rank_of_the_world_is_torchs_prefix_and_not_the_rank_within_a_group(
 def test_a_group_is_told_by_its_guid() -> None:
     """The ID counts the groups of one process: two groups of other ranks have the same."""
     who = {0: "29(TP) Rank 0", 1: "29(TP) Rank 1", 8: "37(TP) Rank 0", 9: "37(TP) Rank 1"}
-    log = "\n".join(_late(f"[rank{rank}]:", f"[PG ID 5 PG GUID {one}]") for rank, one in who.items())
+    log = "\n".join(_late(f"[rank{rank}]:", f"[PG ID 5 PG GUID {guid}]") for rank, guid in who.items())
     assert {hang.group: [wait.rank for wait in hang.waits] for hang in hangs(parsed(log))} == {
         "29": [0, 1],
         "37": [8, 9],

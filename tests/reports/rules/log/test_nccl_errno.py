@@ -98,8 +98,8 @@ def _first(line: str, result: int) -> tuple[str, str]:
 @pytest.mark.parametrize("line", SYSTEM)
 def test_an_answer_of_the_system_is_known_by_its_call(line: tuple[str, str]) -> None:
     code, words = SYSTEM[line]
-    told, what = _first("".join(line), 2)
-    assert told == code, what
+    cause, what = _first("".join(line), 2)
+    assert cause == code, what
     assert words in what
 
 
@@ -107,8 +107,8 @@ def test_an_answer_of_the_system_is_known_by_its_call(line: tuple[str, str]) -> 
 @pytest.mark.parametrize("error", CUDA)
 def test_an_error_that_any_call_reports_is_not_of_the_file_that_reports_it(error: str, place: str) -> None:
     code, words = CUDA[error]
-    told, what = _first(f"{place} Cuda failure 7 '{error}'", 1)
-    assert told == code, what
+    cause, what = _first(f"{place} Cuda failure 7 '{error}'", 1)
+    assert cause == code, what
     assert words in what
 
 
@@ -169,8 +169,8 @@ def test_a_start_that_ends_in_tries_tells_why_they_fail(error: str, named: bool)
         f"retrying ({n}/34) after sleep for {n}00 msec\n"
         for n in range(1, 20)
     )
-    found = raised(began + tried)
-    assert ("LOG014" in found) is named
+    states = raised(began + tried)
+    assert ("LOG014" in states) is named
 
 
 @pytest.mark.parametrize(("via", "words"), [("NET/IB/0/GDRDMA", "memory of a GPU"), ("NET/IB/0", "of the host")])
@@ -190,6 +190,6 @@ def test_a_process_that_came_to_no_rank_is_named() -> None:
 
 
 def test_an_error_without_a_name_is_no_missing_module_once_cuda_has_worked() -> None:
-    told, what = _first("transport/net.cc:900 Cuda failure 999 'unknown error'", 1)
-    assert told == "LOG068"
+    cause, what = _first("transport/net.cc:900 Cuda failure 999 'unknown error'", 1)
+    assert cause == "LOG068"
     assert "after it had worked" in what

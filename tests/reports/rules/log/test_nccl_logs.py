@@ -61,14 +61,14 @@ _LOGS = ROOT / "tests/data/logs/nccl"
     ],
 )
 def test_the_cause_is_named(name: str, code: str, words: str) -> None:
-    said = {
+    texts = {
         verdict.code: finding.what
         for verdict in judged((_LOGS / f"{name}.log").read_text()).values()
         for finding in verdict.findings
         if finding.state is State.FAIL
     }
-    assert {*said} - {"LOG001", "LOG002", "LOG015"} <= {code}  # consequences, and what was seen
-    assert words in said[code]
+    assert {*texts} - {"LOG001", "LOG002", "LOG015"} <= {code}  # consequences, and what was seen
+    assert words in texts[code]
 
 
 def test_the_rank_that_stays_away_from_a_second_communicator_is_named() -> None:

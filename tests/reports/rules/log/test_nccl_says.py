@@ -108,9 +108,9 @@ def test_what_has_its_own_check_is_left_to_it(line: str) -> None:
 @pytest.mark.parametrize("line", WORDS)
 def test_a_warning_is_known_by_its_words(line: str) -> None:
     code, words = WORDS[line]
-    told = raised(_warned(line))
-    assert code in told
-    assert "LOG005" not in told
+    states = raised(_warned(line))
+    assert code in states
+    assert "LOG005" not in states
     assert words in judged(_warned(line))[code].findings[0].what
 
 
@@ -134,11 +134,11 @@ GIVEN_UP = {  # by the result that NCCL's files hand on below a warning that not
 @pytest.mark.parametrize("result", GIVEN_UP)
 def test_a_warning_that_nothing_knows_is_the_cause_where_nccl_gave_up_after_it(result: str) -> None:
     log = _BEGAN + _INIT + _warned("misc/weather.cc:12 a sentence of 2031 about NCCL_ALGO")
-    told = judged(log + _TRAIL.format(result))
-    assert GIVEN_UP[result] in told["LOG189"].findings[0].what
-    assert "about NCCL_ALGO" in told["LOG189"].findings[0].what
-    assert "printenv NCCL_ALGO" in told["LOG189"].findings[0].remedies[0].commands
-    assert told["LOG005"].state is State.OK
+    verdicts = judged(log + _TRAIL.format(result))
+    assert GIVEN_UP[result] in verdicts["LOG189"].findings[0].what
+    assert "about NCCL_ALGO" in verdicts["LOG189"].findings[0].what
+    assert "printenv NCCL_ALGO" in verdicts["LOG189"].findings[0].remedies[0].commands
+    assert verdicts["LOG005"].state is State.OK
     first = causes((log + _TRAIL.format(result)).encode())[0]
     assert first.code == "LOG189"
 
@@ -183,12 +183,12 @@ _TRUNCATED = "oak1:701:760 [1] bootstrap.cc:212 NCCL WARN Message truncated : re
 
 def test_a_setting_of_one_rank_alone_is_the_cause_where_ranks_could_not_connect() -> None:
     off = "NCCL_P2P_DISABLE set by environment to 1."
-    told = causes((_rank(0, off) + _rank(1) + _TRUNCATED).encode())
-    assert (told[0].code, told[0].what) == (
+    named = causes((_rank(0, off) + _rank(1) + _TRUNCATED).encode())
+    assert (named[0].code, named[0].what) == (
         "LOG191",
         "ranks could not connect, for NCCL_P2P_DISABLE=1 on rank 0 alone",
     )
-    assert "LOG018" not in [cause.code for cause in told]
+    assert "LOG018" not in [cause.code for cause in named]
     assert judged(_rank(0, off) + _rank(1))["LOG191"].state is State.NOTE
     for alike in (_rank(0, off) + _rank(1, off), _rank(0) + _rank(1)):
         assert raised(alike + _TRUNCATED)["LOG018"] == "fail"
@@ -200,7 +200,7 @@ def test_a_setting_of_one_rank_alone_is_the_cause_where_ranks_could_not_connect(
 def test_a_check_of_nccls_that_fails_over_a_file_names_the_file() -> None:
     line = "elm4:311:340 [0] graph/topo.h:227 NCCL WARN ncclTopoRankToIndex could not find rank 0\n"
     set_ = "elm4:311:340 [0] NCCL INFO NCCL_GRAPH_FILE set by environment to /opt/graph.xml\n"
-    told = causes((_BEGAN + _INIT + set_ + line + _TRAIL.format(3)).encode())
-    assert told[0].what.startswith("NCCL_GRAPH_FILE=/opt/graph.xml does not fit this machine")
-    assert "LOG189" not in [cause.code for cause in told]
+    named = causes((_BEGAN + _INIT + set_ + line + _TRAIL.format(3)).encode())
+    assert named[0].what.startswith("NCCL_GRAPH_FILE=/opt/graph.xml does not fit this machine")
+    assert "LOG189" not in [cause.code for cause in named]
     assert raised(_BEGAN + _INIT + line + _TRAIL.format(3))["LOG189"] == "fail"

@@ -34,11 +34,11 @@ def test_ras_names_the_rank_that_is_behind_or_gone(version: str, state: str) -> 
     if state == "starting":
         assert (status.processes, status.groups, status.apart) == (0, [], {})
         return
-    errors, heard, said = SAID[state]
+    errors, heard, text = SAID[state]
     assert status.processes == 4
     assert status.groups == [Group(4, heard, "RUNNING", errors)]
-    assert {*status.apart} == ({3} if said else set())
-    assert said in status.apart.get(3, "")
+    assert {*status.apart} == ({3} if text else set())
+    assert text in status.apart.get(3, "")
 
 
 @pytest.mark.parametrize("version", VERSIONS)
