@@ -84,7 +84,7 @@ def test_only_one_function_sends_a_signal_and_passive_never_comes_to_it() -> Non
             for node in ast.walk(function)
         )
     ]
-    assert sends == [("gpus", "told"), ("ask", "sent")]  # the first ends its own child
+    assert sends == [("gpus", "answer"), ("ask", "sent")]  # the first ends its own child
     assert "stacks" not in stream.arguments(1, passive=True, signal="USR1")
     assert not any(word.startswith("signal") for word in stream.arguments(1, passive=True, signal="USR1"))
 
