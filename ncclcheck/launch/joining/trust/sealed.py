@@ -40,7 +40,7 @@ def same(text: str, other: str) -> bool:
 
 
 class Seal:
-    """One direction of a conversation. side: who speaks; transcript: the first lines, with their nonces."""
+    """One direction of a conversation. side: who speaks; transcript: both sides' first lines, with nonces."""
 
     def __init__(self, key: bytes, side: str, transcript: bytes) -> None:
         self._key = _mac(key, b"lines", side.encode(), transcript)
