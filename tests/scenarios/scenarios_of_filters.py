@@ -12,7 +12,8 @@ table inet aging { chain take { type filter hook input priority 0; policy accept
 iifname eth0 ct state established accept
 iifname eth0 ct state new tcp flags & (syn|ack) == syn accept
 iifname eth0 meta l4proto tcp drop
-} }
+}
+}
 END
 sysctl -w net.netfilter.nf_conntrack_tcp_timeout_established=3 net.netfilter.nf_conntrack_tcp_loose=0
 """

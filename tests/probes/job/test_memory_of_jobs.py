@@ -104,8 +104,8 @@ def run(program: str, **env: str) -> str:
 
 _GROWS = """
 import msgspec, torch
-from ncclcheck.probes.job.usage.memory import Watch
-watch = Watch(torch.device("cpu"))
+from ncclcheck.probes.job.usage.memory import MemoryWatch
+watch = MemoryWatch(torch.device("cpu"))
 watch.mark("before_init")
 kept = torch.ones(16 * 2**20)
 watch.mark("after_init")
@@ -139,7 +139,7 @@ with open(os.environ["FAKE_NVML"], "w") as file:
     file.write(told)
 gpus = OwnGpus()
 others = gpus.elsewhere(1)
-print(json.dumps([gpus.held(1), others and [[other.device, other.bytes] for other in others]]))
+print(json.dumps([gpus.used(1), others and [[other.device, other.bytes] for other in others]]))
 """
 
 
@@ -169,8 +169,8 @@ def test_what_a_process_holds_on_gpus(libraries: Path, tmp_path: Path, lines: li
 
 _WATCHES = """
 import json, os, torch
-from ncclcheck.probes.job.usage.memory import Watch
-watch = Watch(torch.device("cuda", 1))
+from ncclcheck.probes.job.usage.memory import MemoryWatch
+watch = MemoryWatch(torch.device("cuda", 1))
 watch.mark("before_init")
 with open(os.environ["FAKE_NVML"], "a") as file:
     file.write("0 context = 1\\n")
@@ -189,8 +189,8 @@ def test_when_a_context_was_first_seen(libraries: Path, tmp_path: Path) -> None:
 
 _STEPS = """
 import json, torch
-from ncclcheck.probes.job.usage.memory import Watch
-watch = Watch(torch.device("cpu"))
+from ncclcheck.probes.job.usage.memory import MemoryWatch
+watch = MemoryWatch(torch.device("cpu"))
 before = torch.ones(32 * 2**20)
 del before
 watch.begin_steps()
@@ -210,5 +210,5 @@ def test_the_peak_of_the_steps_is_their_own() -> None:
 
 def test_without_a_driver() -> None:
     """No libcuda: nothing is known, nothing is raised."""
-    program = "from ncclcheck.probes.job.usage.own_gpu import OwnGpus as G; print(G().held(0), G().elsewhere(0))"
+    program = "from ncclcheck.probes.job.usage.own_gpu import OwnGpus as G; print(G().used(0), G().elsewhere(0))"
     assert run(program).strip() == "None None"
