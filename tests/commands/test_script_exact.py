@@ -144,10 +144,10 @@ def test_a_rank_that_is_typed_by_hand(option: str, states: list[State]) -> None:
 @pytest.mark.parametrize(
     ("default", "then", "why"),
     [
-        ("", 'dist.init_process_group("nccl")\ntorch.cuda.set_device(args.local_rank)', "raises where it uses it"),
+        ("", 'dist.init_process_group("nccl")\ntorch.cuda.set_device(args.local_rank)', "or it raises"),
         ("default=-1", 'dist.init_process_group("nccl")\nhere = torch.device("cuda", args.local_rank)',
-         "torch.device raises"),
-        ("default=-1", 'if args.local_rank != -1:\n    dist.init_process_group("nccl")', "starts no group"),
+         "or it raises"),
+        ("default=-1", 'if args.local_rank != -1:\n    dist.init_process_group("nccl")', "each trains alone"),
         ("default=-1", 'dist.init_process_group("nccl")\ntorch.cuda.set_device(args.local_rank)',
          "all use one GPU"),
         ("default=0", 'dist.init_process_group("nccl")\nhere = torch.device("cuda", args.local_rank)',

@@ -240,7 +240,7 @@ SIGNS = (
     Sign(
         "affinity-narrow",
         r"Setting affinity for GPU (?P<gpu>\d{1,4}) to "
-        r"(?P<mask>\d{1,3}(?:,\d{1,4})?|[0,]{0,320}(?:[1-689ac]|[1248][0,]{0,160}[1248])[0,]{0,320})$",
+        r"(?P<mask>(?:0|[1-9]\d{0,2})(?:,\d{1,4})?|[0,]{0,320}(?:[1248]|[1248][0,]{0,160}[1248])[0,]{0,320})$",
         (
             "elm4:311:340 [3] NCCL INFO Setting affinity for GPU 3 to 01",
             "elm4:311:340 [3] NCCL INFO Setting affinity for GPU 3 to 17",  # cores by number since 2.27

@@ -215,7 +215,7 @@ def cuda_is_not_forked(logs: Logs) -> Iterator[Finding]:
 
     ## Fix
     - **you** start workers by "spawn": `torch.multiprocessing.set_start_method("spawn")`, for vLLM
-      VLLM_WORKER_MULTIPROCESSING_METHOD=spawn; put what touches CUDA below `if __name__ == "__main__":`.
+      VLLM_WORKER_MULTIPROC_METHOD=spawn; put what touches CUDA below `if __name__ == "__main__":`.
 
     ## Source
     PyTorch documentation, Multiprocessing best practices (CUDA in multiprocessing); vLLM documentation, Python
@@ -229,7 +229,7 @@ def cuda_is_not_forked(logs: Logs) -> Iterator[Finding]:
             owner="job",
             at=at_teller(logs, events),
             fix=[
-                you("Start workers by spawn.", "export VLLM_WORKER_MULTIPROCESSING_METHOD=spawn",
+                you("Start workers by spawn.", "export VLLM_WORKER_MULTIPROC_METHOD=spawn",
                     "torch.multiprocessing.set_start_method('spawn')"),
                 you("Let nothing touch CUDA before that: confirm where it is first used.",
                     "python -X importtime train.py 2>&1 | grep -i cuda"),

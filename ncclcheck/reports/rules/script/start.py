@@ -201,7 +201,7 @@ def local_rank(script: Script) -> Iterator[Finding]:
             yield warn(
                 here(call),
                 what,
-                why=_kept(script, call),
+                why=_kept(call),
                 owner="job",
                 evidence=[written(script, call)],
                 fix=[_from_the_variable(script, call)],
@@ -225,25 +225,15 @@ def _from_the_variable(script: Script, call: Call) -> Remedy:
     return edited(script, f"Let its default be {value}.", call.file, change, needs="os")
 
 
-def _kept(script: Script, option: Call) -> str:
+def _kept(option: Call) -> str:
     """What comes of the default, which every process keeps."""
     default = option.arguments.get("default", "None")
-    if default == "None":
-        return "Every process keeps None, which is the number of no GPU: the script raises where it uses it."
-    numbered = any(
-        call.name == "torch.device" and _IS_LOCAL.search(call.arguments.get("1", "").strip("()"))
-        for call in script.calls
-    )
-    if default == "-1" and numbered:
-        return "Every process keeps -1, and torch.device raises for it: the job ends as it starts."
-    starts = [call for call in script.calls if call.name == INIT]
-    if default == "-1" and starts and all(_asks_for_local(call) for call in starts):
-        return "Every process keeps -1 and starts no group: it raises where it needs one, or trains alone."
+    if default in ("None", "-1"):
+        return (
+            f"Every process keeps {default}, the number of no GPU: by what the script does with it all use one "
+            "GPU, each trains alone, or it raises."
+        )
     return "Every process keeps the default: all use one GPU, or each trains alone."
-
-
-def _asks_for_local(call: Call) -> bool:
-    return any(re.search(r"\blocal_rank (?:!=|>|>=) -?[01]$", guard.text) for guard in call.guards)
 
 
 def _has_own_rank(script: Script, init: Call, *, by_hand: bool = False) -> bool:
