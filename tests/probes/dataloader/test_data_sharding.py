@@ -155,7 +155,7 @@ def test_an_interpreter_that_was_started_early_is_used_and_ends(folder: str) -> 
     plan = DataPlan(factory="sharding_datasets.py:from_a_set", directory=folder)
     interpreter = Interpreter.start()
     try:
-        ended = child.run(lambda: sharding.look(plan, 30.0, interpreter), Sharding, 60.0)
+        ended = child.run(lambda: sharding.look(plan, 80.0, interpreter), Sharding, 110.0)
         assert ended.value is not None
         assert ended.value.index_map is not None
         assert ended.value.index_map.differing
