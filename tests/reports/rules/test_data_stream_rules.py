@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ncclcheck.probes.facts import Cluster, Measurements, Node, Policy, Unread
+from ncclcheck.probes.facts import Cluster, Measurements, Node, Policy, Unread, replace
 from ncclcheck.probes.facts.data import DataReport, Streams, Structure
 from ncclcheck.probes.facts.data.made import FactoryFailure, Made
 from ncclcheck.probes.facts.data.report import Unseen
@@ -100,6 +100,7 @@ FROZEN = [Frozen(leaf="image", index=3, value="0.1", other="0.2", count=8, of=8)
         ("DAT010", {"frozen": FROZEN, "persistent": True}, "fail"),
         ("DAT010", {"epochs": 1}, "skipped"),
         ("DAT013", {"new_epoch": [STALE]}, "fail"),
+        ("DAT013", {"new_epoch": [replace(STALE, count=1, of=1)]}, "note"),
         ("DAT013", {"new_epoch": ABSENT}, "skipped"),
         ("DAT013", {"new_epoch": []}, "ok"),
         ("DAT015", {}, "ok"),
