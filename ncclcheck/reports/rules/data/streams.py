@@ -324,7 +324,7 @@ def _stale(node: str, epoch: NewEpoch) -> Finding:
     if epoch.count < _LEAST_STALE:
         return note(
             Where(node=node),
-            f"{many(epoch.count, 'sample')} of {epoch.of} kept that of epoch 0 after {epoch.told}, maybe by chance",
+            f"{many(epoch.count, 'sample')} of {epoch.of} kept that of epoch 0 after {epoch.told}: by chance?",
             evidence=_values(epoch),
         )
     leaf = f", part {epoch.leaf}," if epoch.leaf else ""
