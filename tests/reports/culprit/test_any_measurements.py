@@ -91,8 +91,8 @@ def _of_type(kind: Any, texts: st.SearchStrategy[str], leave_out: tuple[str, ...
         return _bounded(arguments[0], arguments[1]) if primitive else _of_type(arguments[0], texts)
     if origin is Literal:
         return st.sampled_from(arguments)
-    if origin is list:
-        return st.lists(_of_type(arguments[0], texts), max_size=3)
+    if origin is list or Ellipsis in arguments:
+        return st.lists(_of_type(arguments[0], texts), max_size=3).map(origin)
     if origin in (dict, tuple):
         parts = [_of_type(part, texts) for part in arguments]
         return st.tuples(*parts) if origin is tuple else st.dictionaries(*parts, max_size=3)

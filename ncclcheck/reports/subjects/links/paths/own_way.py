@@ -147,7 +147,7 @@ def _ipv6_is_off(node: Node, way: KernelRoute) -> WayCause | None:
     off = [
         interface.name for interface in _interfaces(node) if interface.ipv6_off and interface.kind != "loopback"
     ]
-    if _peer(way).version == 4 or not off or (way.hops and way.hops[0].interface not in off):
+    if ":" not in way.address or not off or (way.hops and way.hops[0].interface not in off):
         return None
     device = next(
         (interface.name for interface in _interfaces(node) if interface.name in off and lan.is_usable(interface)),
