@@ -139,7 +139,10 @@ def _held(node: Node, device: str, version: int) -> list[tuple[Address, lan.IPNe
 
 
 def _peer(way: KernelRoute) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
-    return ipaddress.ip_address(way.address.partition("%")[0])
+    try:
+        return ipaddress.ip_address(way.address.partition("%")[0])
+    except ValueError:  # a result from outside, which holds anything
+        return ipaddress.ip_address(0)
 
 
 def _ipv6_is_off(node: Node, way: KernelRoute) -> WayCause | None:
