@@ -36,6 +36,11 @@ class Guard(Struct, frozen=True, kw_only=True):
         """Of four ranks on two nodes those that may come to what stands under it; empty where it is not known."""
         return self.holds if self.branch == "if" else self.fails
 
+    @property
+    def tells_apart(self) -> bool:
+        """Whether it is known on which of the four ranks it holds."""
+        return bool(self.holds) and not {*self.holds} & {*self.fails}
+
 
 class Loop(Struct, frozen=True, kw_only=True):
     """A loop around a call: `for TARGET in OVER`; a `while` has only `over`.

@@ -178,7 +178,7 @@ def chosen(test: Each | None, yes: AbstractValue, no: AbstractValue) -> Each | N
 
 def of_guard(guard: Guard) -> Each | None:
     """Whether a condition holds on each rank; None where it is not known."""
-    if not guard.holds or {*guard.holds} & {*guard.fails}:
+    if not guard.tells_apart:
         return None
     return tuple(rank in guard.holds for rank in range(len(RANKS)))
 

@@ -41,7 +41,7 @@ def comes(call: Call) -> tuple[int, ...] | None:
     ranks = {*range(_SOME)}
     for guard in call.guards:
         if guard.kind == "rank":
-            if not guard.holds or {*guard.holds} & {*guard.fails}:
+            if not guard.tells_apart:
                 return None
             ranks &= {*guard.ranks}
     return tuple(sorted(ranks))

@@ -138,6 +138,18 @@ def _held(node: Node, device: str, version: int) -> list[tuple[Address, lan.IPNe
     ]  # fmt: skip
 
 
+def _other_cards(node: Node, way: KernelRoute, taken: str) -> list[tuple[str, lan.IPNetwork]]:
+    """Cards in whose subnet the address is, with that subnet, but the one that the kernel takes."""
+    near = [
+        (interface.name.partition(":")[0], net)
+        for interface in _interfaces(node)
+        if lan.is_usable(interface) and interface.kind not in ("loopback", *_KINDS)
+        for _, net in lan.global_networks(interface)
+        if _peer(way) in net
+    ]
+    return [pair for pair in near if pair[0] != taken]
+
+
 def _peer(way: KernelRoute) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
     try:
         return ipaddress.ip_address(way.address.partition("%")[0])
@@ -150,7 +162,7 @@ def _ipv6_is_off(node: Node, way: KernelRoute) -> WayCause | None:
     off = [
         interface.name for interface in _interfaces(node) if interface.ipv6_off and interface.kind != "loopback"
     ]
-    if ":" not in way.address or not off or (way.hops and way.hops[0].interface not in off):
+    if _peer(way).version == 4 or not off or (way.hops and way.hops[0].interface not in off):
         return None
     device = next(
         (interface.name for interface in _interfaces(node) if interface.name in off and lan.is_usable(interface)),
@@ -273,14 +285,7 @@ def another_device(node: Node, way: KernelRoute) -> WayCause | None:
     taken = way.hops[0].interface
     if any(_peer(way) in net for _, net in _held(node, taken, _peer(way).version)):
         return None
-    near = [
-        (interface.name.partition(":")[0], net)
-        for interface in _interfaces(node)
-        if lan.is_usable(interface) and interface.kind not in ("loopback", *_KINDS)
-        for _, net in lan.global_networks(interface)
-        if _peer(way) in net
-    ]
-    meant = [pair for pair in near if pair[0] != taken]
+    meant = _other_cards(node, way, taken)
     inside = [value_or(interface.kind, "") for interface in _named(node, taken)[:1] if _is_inside(node, interface)]
     if not meant and not inside:
         return None
@@ -310,14 +315,7 @@ def _another_card(node: Node, way: KernelRoute) -> WayCause | None:
         return None
     taken, version = way.hops[0].interface, _peer(way).version
     here = [(address, net) for address, net in _held(node, taken, version) if _peer(way) in net]
-    others = [
-        (interface.name.partition(":")[0], net)
-        for interface in _interfaces(node)
-        if lan.is_usable(interface) and interface.kind not in ("loopback", *_KINDS)
-        for _, net in lan.global_networks(interface)
-        if _peer(way) in net
-    ]
-    meant = [pair for pair in others if pair[0] != taken]
+    meant = _other_cards(node, way, taken)
     if not here or not meant:
         return None
     whole, name = f"{here[0][0].address}/{here[0][0].prefix}", quote(taken)
