@@ -242,8 +242,9 @@ def stays(logs: Logs) -> Iterator[Finding]:
             if unlinked
             else "a rank does not find another one's shared memory"
         )
-        both = "" if unlinked else ": it was removed, or each has a /dev/shm of its own"
+        both = "" if unlinked else ": it was removed, each has a /dev/shm of its own, or NCCL lost it"
         why = "What ranks of a node share is taken away, and the next one that needs it dies."
+        why += "" if unlinked else " Where neither is so, NCCL itself may have lost it: try another release."
         state = State.FAIL if ends else State.WARN
         yield cause(events, f"{what}{on(where)}{both}", why=why, owner="node", fix=fix, at=where, state=state)
 
