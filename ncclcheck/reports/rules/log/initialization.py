@@ -140,8 +140,8 @@ def _after_they_met(stuck: list[LogProcess], began: int, who: str, behind: list[
         Where(node=first.host, rank=first.rank),
         f"{len(stuck)} of {began} processes began NCCL's initialisation and did not come through "
         f"(rank{'s' if len(stuck) > 1 else ''} {who}), though all had met: no rank is missing{late or read}",
-        why="After that each looks at its machine, chooses its channels and connects. A process that crashes there, "
-        "is killed or waits for its GPU leaves no line of NCCL.",
+        why="After that each looks at its machine, chooses its channels and connects. A process that crashes "
+        "there, is killed or waits for its GPU leaves no line of NCCL.",
         owner="job",
         evidence=[seen(f"{process.file}:{process.first_line}",
                        f"{process.host}:{process.pid} began and did not complete")

@@ -352,8 +352,8 @@ ASKED = (
     meant(
         r"Invali[dg] config \w",
         "the program's ncclConfig_t has a value that NCCL does not take",
-        "The line names the field and its value. A number that nobody wrote means that the structure was not filled "
-        "(NCCL_CONFIG_INITIALIZER), or made for another NCCL.",
+        "The line names the field and its value. A number that nobody wrote means that the structure was not "
+        "filled (NCCL_CONFIG_INITIALIZER), or made for another NCCL.",
         _CONFIG,
         (
             "Where the number is nobody's: build against the NCCL that is loaded.",

@@ -190,8 +190,9 @@ def _unused_silently(process: LogProcess, where: str, why: list[Evidence]) -> Fi
 class _Refusal(NamedTuple):
     """Why a process has no network of the name that is asked for, as far as it tells.
 
-    by: who asks for it, NCCL_NET or the program. name: NCCL 2.26 and later do not print it. plugin: a library that was asked for and not found. broken: why one
-    that is there could not be loaded. cards: there are some. only: NCCL_IB_HCA=... where that leaves it none.
+    by: who asks for it, NCCL_NET or the program. name: NCCL 2.26 and later do not print it. plugin: a library that
+    was asked for and not found. broken: why one that is there could not be loaded. cards: there are some. only:
+    NCCL_IB_HCA=... where that leaves it none.
     """
 
     name: str
@@ -279,7 +280,7 @@ _NOT_FOUND = re.compile(r"NET/Plugin: Could not find: (?:\S+ )?([\w.-]{1,80}?)(?
 
 _CONFIG = "the program (netName of its ncclConfig_t)"
 _IN_PROGRAM = you(
-    "Leave netName out, and confirm that it starts: NCCL knows IB, Socket, and the names of plugins that it loaded.",
+    "Leave netName out, and confirm that it starts: NCCL knows IB, Socket, and the plugins that it loaded.",
     "grep -rnE 'netName|net_name' --include=*.py --include=*.c* .",
 )
 _NAME_IT = you(
