@@ -319,9 +319,9 @@ def device_in_time(script: Script) -> Iterator[Finding]:
     model may lie on another GPU than its samples.
 
     ## How we know
-    The order of the lines in one function, both under no condition; or, of a model, the order in which a rank comes
-    to both, in whatever functions. Where the model was wrapped before, that is a note. Or a collective comes before set_device, as a
-    rank comes to both; a barrier alone is a note, for NCCL guesses its GPU by the rank.
+    The order of the lines in one function, both under no condition; or, of a model, the order in which a rank
+    comes to both, in whatever functions. Where the model was wrapped before, that is a note. Or a collective comes
+    before set_device, as a rank comes to both; a barrier alone is a note, for NCCL guesses its GPU by the rank.
 
     ## Fix
     - **you** move set_device before the first use of CUDA.

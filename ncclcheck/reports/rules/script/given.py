@@ -59,9 +59,9 @@ def fitting(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The script is followed from its first line: the argument is the rank itself; or the list of ranks is made of
-    the rank, in no loop; or, in a loop over all groups, it stands under `i == my_group`; or the tensor was made or moved to the CPU and not moved since, `init_process_group` is
-    given "nccl" and the call no group of its own. The handle of an asynchronous collective is given to no
-    variable, and no `wait()` stands in its line.
+    the rank, in no loop; or, in a loop over all groups, it stands under `i == my_group`; or the tensor was made or
+    moved to the CPU and not moved since, `init_process_group` is given "nccl" and the call no group of its own.
+    The handle of an asynchronous collective is given to no variable, and no `wait()` stands in its line.
 
     ## Fix
     - **you** name one rank for all, `src=0`; make all groups on all processes; `.cuda()` before the collective;

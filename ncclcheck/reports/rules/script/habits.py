@@ -129,9 +129,7 @@ def _exchanges(call: Call) -> bool:
     """Whether it may average gradients or parameters: metrics and barriers are something else."""
     given = " ".join(call.arguments.values())
     loops = " ".join(f"{loop.target} {loop.over}" for loop in call.loops)
-    return bool(_EXCHANGES.search(call.name)) and bool(
-        re.search(r"grad|param|\bp\b|bucket|flat", f"{given} {loops}")
-    )
+    return bool(_EXCHANGES.search(call.name) and _OF_GRADIENTS.search(f"{given} {loops}"))
 
 
 def _is_plain(call: Call) -> bool:

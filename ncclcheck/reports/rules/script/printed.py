@@ -44,9 +44,9 @@ def printed(script: Script) -> Iterator[Finding]:
     ## How we know
     The call of `print` under a condition on the rank; no file has `all_reduce`, `reduce` or `all_gather`. So with
     a logger, a writer or wandb, of a training loss, under such a condition or where the logger was made for one
-    rank; there no name in any file speaks of reducing or gathering. So with numbers of a validation whose samples are
-    shared out, of which nothing, or a part, is reduced since its loader began. Scripts that split the model by pipeline or
-    tensor parallelism are not judged: their ranks share samples.
+    rank; there no name in any file speaks of reducing or gathering. So with numbers of a validation whose samples
+    are shared out, of which nothing, or a part, is reduced since its loader began. Scripts that split the model by
+    pipeline or tensor parallelism are not judged: their ranks share samples.
 
     ## Fix
     - **you** `dist.all_reduce(loss, op=dist.ReduceOp.AVG)` of a detached copy, on all ranks, before it is printed.

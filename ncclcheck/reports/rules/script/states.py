@@ -73,9 +73,9 @@ def one_writer(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The call is reached from the first line under no condition but on the progress of the training, and no rank
-    stands in its path. It is a note where the call was not come to as the script was followed, and where the condition is an option that the script declares, such as
-    `args.output_dir`: some scripts empty it on other ranks. Scripts whose library saves (Lightning, Accelerate,
-    Trainer, DeepSpeed) are not judged.
+    stands in its path. It is a note where the call was not come to as the script was followed, and where the
+    condition is an option that the script declares, such as `args.output_dir`: some scripts empty it on other
+    ranks. Scripts whose library saves (Lightning, Accelerate, Trainer, DeepSpeed) are not judged.
 
     ## Fix
     - **you** save on rank 0 only, with what copies or reads the file, and let the others wait in a barrier before
