@@ -365,7 +365,7 @@ class RankRun(Calling):
                     given = {"0": target.slice} | (
                         {"1": statement.value} if isinstance(statement, ast.Assign) else {}
                     )
-                    self.add("os.environ.set", target.lineno, given, [])
+                    self.add("os.environ.set", target.lineno, given, [NOTHING, value][: len(given)])
                     return
                 on = self.value(target.value, frame)
                 key = self.value(target.slice, frame).symbol

@@ -21,6 +21,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     here,
     in_function,
     indent,
+    known,
     line_of,
     of_many_ranks,
     on_all_ranks,
@@ -71,12 +72,14 @@ def meeting(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.distributed, "Initialization"; torchrun, "Environment Variables".
     """
+    fixed = False
     for call in that_starts(script):
         value, name = "", call.arguments.get("0", "").strip("'\"")
         if call.name == INIT:
             value, name = given_to(script, call, "init_method", "1"), "init_method"
         elif call.name == "os.environ.set":
             value = call.arguments.get("1", "")
+            value = value if re.match(r"['\"]", value) else known(script, call, "1") or value
         if name not in ("init_method", "MASTER_ADDR", "MASTER_PORT"):
             continue
         if any(guard.kind == "other" for guard in call.guards):
@@ -113,9 +116,41 @@ def meeting(script: Script) -> Iterator[Finding]:
         elif not default and (address := _ONE_ADDRESS.match(value)) and not _LOOPBACK.match(value):
             text = f"the processes meet at {address.group(1)}, whichever nodes the job is given"
             yield note(here(call), text, evidence=[written(script, call)], fix=[_to_the_launcher(script, call)])
-        elif name == "MASTER_PORT" and re.fullmatch(r"['\"]\d{1,5}['\"]", value) and int(value[1:-1]) <= MOST_PORT:
-            yield note(here(call), f"port {value[1:-1]} is fixed: a second job on the node finds it taken",
-                       evidence=[written(script, call)])  # fmt: skip
+        chosen = is_option and script.arguments  # by who starts the job
+        if not chosen and (finding := _fixed_port(script, call, value, "by default" if default else "")):
+            fixed = True
+            yield finding
+    if not fixed and not script.arguments:
+        yield from _ports_by_default(script)
+
+
+def _fixed_port(script: Script, call: Call, value: str, how: str) -> Finding | None:
+    """A port that each job on a node would take."""
+    port = re.fullmatch(r"['\"](?:tcp://[^'\"]*:)?(\d{1,5})['\"]|(\d{1,5})", value)
+    number = next(filter(None, port.groups()), "") if port else ""
+    if not number or int(number) > MOST_PORT:
+        return None
+    text = f"port {number} is fixed{' ' + how if how else ''}: a second job on the node finds it taken"
+    return note(here(call), text, evidence=[written(script, call)], fix=[_port_of_the_launcher(script, call)])
+
+
+def _ports_by_default(script: Script) -> Iterator[Finding]:
+    """Options for an address, whose default names a port."""
+    for call in reached(script):
+        url = re.match(r"['\"]tcp://.*:(\d{1,5})['\"]$", call.arguments.get("default", ""))
+        if call.name.endswith(".add_argument") and url:
+            text = f"port {url.group(1)} is fixed by default: a second job on the node finds it taken"
+            yield note(here(call), text, evidence=[written(script, call)],
+                       fix=[you("Leave it to the launcher, or give each job one of its own.")])  # fmt: skip
+            return
+
+
+def _port_of_the_launcher(script: Script, call: Call) -> Remedy:
+    line, value = line_of(script, call.file, call.line), call.arguments.get("1", "")
+    plain = re.fullmatch(r"\s*os\.environ\[(['\"])MASTER_PORT\1\] = [^;#]*", line) and call.first == call.last
+    new = f'{indent(line)}os.environ.setdefault("MASTER_PORT", {value})' if plain else None
+    text = "Leave it to the launcher, or to an option of each job."
+    return edited(script, text, call.file, {call.line: new} if new else None)
 
 
 def _set_anew(script: Script, call: Call, name: str) -> bool:

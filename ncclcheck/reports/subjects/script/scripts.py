@@ -373,7 +373,7 @@ def given_to(script: Script, call: Call, name: str, position: str) -> str:
         value,
     )
     if not option:
-        return value
+        return known(script, call, name, position) or value
     spelled = {f"--{option.group(1)}", f"--{option.group(1).replace('_', '-')}"}
     for at, argument in enumerate(script.arguments):
         before, _, after = argument.partition("=")
@@ -387,7 +387,20 @@ def given_to(script: Script, call: Call, name: str, position: str) -> str:
     texts = {
         setting.arguments["0"] for setting in settings if setting.target.rpartition(".")[2] == option.group(1)
     }
-    return texts.pop() if len(texts) == 1 else value
+    return texts.pop() if len(texts) == 1 else known(script, call, name, position) or value
+
+
+def known(script: Script, call: Call, *keys: str) -> str:
+    """An argument as it is on all ranks, whichever way they come to the call; empty where that is not known."""
+    ways: dict[tuple[str, str], list[Call]] = script.__dict__.setdefault("ways", {})
+    if not ways:
+        for way in script.trace:
+            ways.setdefault((way.place, way.name), []).append(way)
+    found: set[str] = set()
+    for way in ways.get((call.place, call.name), []):
+        each = next((way.each[key] for key in keys if key in way.each), ())
+        found |= {*each} or {""}
+    return found.pop() if len(found) == 1 else ""
 
 
 def _entered(script: Script, function: str, deep: int) -> str:
