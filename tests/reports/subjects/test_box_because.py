@@ -162,7 +162,7 @@ def test_a_lock_file_of_torch_is_named_and_to_be_removed() -> None:
     assert (
         "rank 0 on h1 waits for the lock file /data/build/fused adam.lock to go in load (kernels.py:10)" in heading
     )
-    assert [fix.commands for fix in words.remedies(cluster, failure)] == [["rm '/data/build/fused adam.lock'"]]
+    assert [fix.commands for fix in words.remedies(cluster, failure)] == [["rm -- '/data/build/fused adam.lock'"]]
 
 
 def test_one_long_wait_at_the_end_is_no_slow_job() -> None:

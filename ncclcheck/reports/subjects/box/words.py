@@ -149,7 +149,7 @@ def remedies(cluster: Cluster, fault: BoxFailure) -> list[Remedy]:
     waited, at = waits(cluster, fault), place(fault)
     if fault.process is not None and fault.process.lock:
         look = "If no process builds there any more, as after one that was killed, remove the lock file."
-        return [you(look, f"rm {shlex.quote(fault.process.lock)}")]
+        return [you(look, f"rm -- {shlex.quote(fault.process.lock)}")]
     if waited is not None and waited.lock:
         return [
             you(
