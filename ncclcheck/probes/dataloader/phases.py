@@ -194,6 +194,10 @@ def _ranks(host: _HostProcess, interpreter: Interpreter | None) -> None:
         host.emit(host.broken("sharding", defect))
         return
     if ended.ok:
-        host.emit(host.report(sharding=ended.value))
+        cut = next((share for share in ended.value.shares if share.cut), None) if ended.value else None
+        unseen = (
+            [Unseen(aspect="sharding", why=f"rank {cut.rank} could not be emulated: {cut.cut}")] if cut else []
+        )
+        host.emit(host.report(sharding=ended.value, unseen=unseen))
     else:
         host.emit(host.report(unseen=[Unseen(aspect="sharding", why=ended.how)]))

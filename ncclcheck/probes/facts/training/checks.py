@@ -212,13 +212,14 @@ class LostState(Struct, frozen=True, kw_only=True):
     """Something that is otherwise after the user's own load than it was when it was saved, and on which ranks.
 
     kind: an entry of a state_dict in the step's state; a whole number (counter), or another value, of that state
-    itself; a number that a module of the model keeps as an attribute; or a parameter or buffer (weight). holder:
+    itself; a number that a module of the model keeps as an attribute; a parameter or buffer (weight); or a global
+    variable of the user's module. holder:
     the expression of what holds it, `state['trainer'].averages`; how: that has a state_dict, or is a dict or list
     of tensors like the model's parameters (weights), or a value.
     """
 
     name: str
-    kind: Literal["state", "counter", "number", "attribute", "weight"]
+    kind: Literal["state", "counter", "number", "attribute", "weight", "global"]
     ranks: list[Count] = field(default_factory=list)
     holder: str = ""
     how: Literal["state_dict", "weights", "value"] = "state_dict"
@@ -247,12 +248,13 @@ class OwnCheckpoint(Struct, frozen=True, kw_only=True):
 
 class KeptState(Struct, frozen=True, kw_only=True):
     """A tensor, array or number beside parameters, buffers and state_dicts that changes as steps are taken, and
-    with which steps come to something else. name: `model.vq.codebook`, `state['center']`; ranks: those that have
-    another than most, none: it is the same on all. owner: its class; made: what __init__ gives it, as written.
+    with which steps come to something else. name: `model.vq.codebook`, `state['center']`, `train.PRIORS`; ranks:
+    those that have another than most, none: it is the same on all. owner: its class; made: what __init__ gives it,
+    as written.
     """
 
     name: str
-    of: Literal["model", "state"]
+    of: Literal["model", "state", "global"]
     kind: Literal["tensor", "array", "number"]
     ranks: list[Count] = field(default_factory=list)
     owner: str = ""
@@ -395,12 +397,31 @@ class UnusedParameter(Struct, frozen=True, kw_only=True):
     varies: Literal["", "dice", "batch"] = ""
 
 
+class Unregistered(Struct, frozen=True, kw_only=True):
+    """Tensors that get a gradient and are no parameters of the model. name: of the first, `moe.experts[0].weight`;
+    count, elements: of all of them; owner, attribute: the class of the module that keeps them, and under which
+    name; kind: in what.
+    """
+
+    name: str
+    count: Count
+    elements: Whole
+    owner: str
+    attribute: str
+    kind: Literal[
+        "tensor", "modules in a list", "modules in a dict", "tensors in a list", "tensors in a dict", "object"
+    ]
+
+
 class Unused(Struct, frozen=True, kw_only=True):
-    """Parameters that a batch does not reach. parameters: of the model that want a gradient."""
+    """Parameters that a batch does not reach. parameters: of the model that want a gradient. unregistered: what a
+    batch reaches, and `model.parameters()` does not hold.
+    """
 
     parameters: Count
     count: Count = 0
     unused: list[UnusedParameter] = field(default_factory=list)
+    unregistered: list[Unregistered] = field(default_factory=list)
 
 
 class RankBatches(Struct, frozen=True, kw_only=True):
