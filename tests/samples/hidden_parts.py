@@ -79,7 +79,8 @@ class Taught(Net):
         with torch.no_grad():
             wanted = self.teacher[0](x)
         out: Tensor = super().forward(x)
-        return out + 0.0 * (out - wanted)
+        drawn: Tensor = out + 0.0 * (out - wanted)
+        return drawn
 
 
 def _train(model: nn.Module, state: State, loss: Tensor) -> None:
@@ -172,11 +173,11 @@ def rivals(model: nn.Module, batch: Batch, state: State, *, wrap: bool = False) 
     """A critic that the step makes and trains beside the wrapped model."""
     if not state:
         torch.manual_seed(0)
-        critic: nn.Module = nn.Linear(4, 1)
-        state["critic"] = DistributedDataParallel(critic) if wrap else critic
+        made = nn.Linear(4, 1)
+        state["critic"] = DistributedDataParallel(made) if wrap else made
         state["optimizer"] = torch.optim.SGD(model.parameters(), lr=0.1)
-        state["of_critic"] = torch.optim.SGD(critic.parameters(), lr=0.1)
-    critic = state["critic"]
+        state["of_critic"] = torch.optim.SGD(made.parameters(), lr=0.1)
+    critic: Any = state["critic"]
     out, real = model(batch[0]), F.one_hot(batch[1], 4).float()
     state["of_critic"].zero_grad()
     (critic(out.detach()).mean() - critic(real).mean()).backward()

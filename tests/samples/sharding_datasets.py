@@ -236,7 +236,7 @@ def from_a_set_on_each_rank() -> DataLoader[Any]:
     names = [*{f"name{number}" for number in range(60)}]
     random.Random(int(os.environ["RANK"]) * 0 + 42).shuffle(names)
     kept = {*names[:40]}
-    return DataLoader([number for number in range(240) if f"name{number % 60}" in kept], batch_size=8)
+    return DataLoader(Named([str(number) for number in range(240) if f"name{number % 60}" in kept]), batch_size=8)
 
 
 class Stream(IterableDataset[Any]):

@@ -64,7 +64,7 @@ class TrainingSetting:
     the first batches reach, and the model does not know as parameters.
     apart: ranks have different parameters, so that nothing can be trained; parted: they enter other collectives.
     called: the collectives that model and loss call themselves, which no rank can go through alone.
-    globals_begun: globals of the user's modules as the process began, where a new process is played later.
+    globals_begun: globals of the user's modules as the process began: so they are as each check begins.
     begun: monotonic time. cores: how short of them this rank is since then.
     """
 
@@ -158,7 +158,7 @@ def make(context: Context) -> TrainingSetting:
         generators=states(context.device),
         begun=time.monotonic(),
     )
-    if plan.step and plan.save:
+    if not setting.builtin:
         given.step(plan), given.checkpoint(plan)  # imports them
         setting.globals_begun = variables.copied(variables.variables())
     setting.apart = structures(peers, model)

@@ -42,7 +42,7 @@ def seen(setting: TrainingSetting) -> Checks:
     path, batches = os.path.join(setting.plan.run_folder, "own"), stream(setting)
     before, after = ([next(batches) for _ in range(count)] for count in (_BEFORE, _AFTER))
 
-    with _new_process(setting):
+    with variables.anew(setting.globals_begun):
         model, state = wrap(setting, setting.fresh_model()), State()
         begun = states(setting.device)["torch"]
         _steps(setting, step, model, state, before)
@@ -54,7 +54,7 @@ def seen(setting: TrainingSetting) -> Checks:
         wanted = _went_on(setting, step, model, state, after)
         moves = begun != generators["torch"]
 
-    with _new_process(setting):
+    with variables.anew(setting.globals_begun):
         model, state = wrap(setting, setting.fresh_model()), State()
         _steps(
             setting, step, model, state, before[:1]
@@ -91,11 +91,6 @@ def seen(setting: TrainingSetting) -> Checks:
             untied=untied,
         )
     )
-
-
-def _new_process(setting: TrainingSetting) -> contextlib.AbstractContextManager[None]:
-    """Globals of the user's modules are what they are in a process that has just been started."""
-    return variables.placed(variables.copied(setting.globals_begun))
 
 
 def _new(setting: TrainingSetting, model: nn.Module, there: Sequence[Tensor]) -> list[str]:

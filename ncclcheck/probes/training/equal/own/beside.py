@@ -126,8 +126,9 @@ class FollowedValues:
 
 def _result(roots: Roots, result: Result) -> list[Tensor]:
     """What training comes to with these roots and globals; the real globals stay as they are."""
-    with variables.placed(roots[_GLOBALS]):
-        return result(roots[:_GLOBALS])
+    model, state, of_modules = roots
+    with variables.placed(of_modules):
+        return result((model, state))
 
 
 def _alike(before: Any, now: Any) -> bool:

@@ -14,11 +14,8 @@ from torch import Tensor
 
 from ncclcheck.probes.dataloader.ours import is_users
 
-_MOST, _MOST_BYTES, _MOST_ENTRIES = (
-    200,
-    64 * 1024**2,
-    200,
-)  # variables, bytes of one, entries of a container: chosen
+_MOST, _MOST_ENTRIES = 200, 200  # variables in all, and entries of one: chosen
+_MOST_BYTES = 16 * 1024**2  # of one, which is copied some times: chosen, above what counts and averages take
 _DEEPEST = 2  # containers in containers: chosen
 
 
@@ -51,6 +48,11 @@ def variables() -> dict[VariableName, Any]:
 def copied(things: Variables) -> dict[VariableName, Any]:
     """As they are now; what several names share is shared by the copies as well."""
     return copy.deepcopy(dict(things))
+
+
+def anew(things: Variables) -> contextlib.AbstractContextManager[None]:
+    """As long as it lasts, globals begin as these are, as in a process that has just been started."""
+    return placed(copied(things))
 
 
 @contextlib.contextmanager
