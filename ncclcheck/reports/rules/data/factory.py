@@ -157,8 +157,8 @@ def handles(cluster: Cluster) -> Iterator[Finding]:
     ## How we know
     The offset of a file that was open before (`/proc/self/fdinfo`) moves while a worker reads. A socket, or the
     pipes of a `subprocess.Popen`, are replaced by /dev/null, a library's handle is closed, in a worker of its own:
-    if samples then fail or differ, they come through it. `os.pread`, memmap and files that workers open themselves pass. With a lock of
-    multiprocessing in the dataset, and no wrong read, it is a note.
+    if samples then fail or differ, they come through it. `os.pread`, memmap and files that workers open themselves
+    pass. With a lock of multiprocessing in the dataset, and no wrong read, it is a note.
 
     ## Fix
     - **you** open lazily in `__getitem__`, or in worker_init_fn; or read with `os.pread` or `numpy.memmap`.
