@@ -15,7 +15,7 @@ FILES = sorted(
     for path in (ROOT / room).glob("*.py")
 )
 OURS = re.compile(r"\b(leaf|twins?|told|looks?|looked)\b", re.IGNORECASE)
-ENGLISH = re.compile(r"\blook for\b")  # of the reader: what to search for
+ENGLISH = re.compile(r"\blooks? (like|for|at)\b")  # what the reader does, or sees
 
 
 def texts(path: Path) -> list[str]:

@@ -44,7 +44,7 @@ def beside(cluster: Cluster, fact: Beside) -> Iterator[Finding]:
     more step) comes to something else steers the training; a counter for the log does not, and is left out. So are
     what has the size of the batch in its shape, and what has a state_dict (TRN027). In the model it is a failure,
     in `state` and in a global variable a warning; what is named as a queue, a cache or a hidden state may belong
-    to its rank, and is a note. With FSDP this is not looked at.
+    to its rank, and is a note. With FSDP it is not compared.
 
     ## Fix
     - **you** register it as a buffer, and sum up over ranks what it is updated with.
