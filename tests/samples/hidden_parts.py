@@ -56,6 +56,24 @@ class Scaled(nn.Module):
         return out
 
 
+class OfClass(nn.Module):
+    """Layers that belong to the class, and one that a function keeps."""
+
+    layers = (nn.Linear(16, 16), nn.Linear(16, 8))
+
+    def __init__(self) -> None:
+        super().__init__()
+        slope = nn.PReLU()
+        self.act = lambda x: 2.0 * slope(x)
+        self.out = nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = self.act(layer(x))
+        out: Tensor = self.out(x)
+        return out
+
+
 class RegisteredScaled(Scaled):
     """The printed fixes."""
 

@@ -33,6 +33,12 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
     for each, code, state, words in (
         (given("experts", model="Experts"), "TRN035", State.FAIL, "self.experts = nn.ModuleList(self.experts)"),
         (given("scale", model="Scaled"), "TRN035", State.FAIL, "self.heads = nn.ModuleDict(self.heads)"),
+        (
+            given("of the class", model="OfClass"),
+            "TRN035",
+            State.FAIL,
+            "layers[0].weight and 3 more get gradients",
+        ),
         (given("priors", step="by_priors"), "TRN034", State.WARN, "hidden_parts.PRIORS, a global variable,"),
         (
             given("warm-up", step="warms_up", save="save", load="load"),

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import inspect
 from collections.abc import Iterator
+from types import FunctionType
 from typing import Any, NamedTuple
 
 from torch import Tensor, nn
@@ -29,12 +32,11 @@ def hidden(model: nn.Module) -> list[HiddenTensor]:
     """Leaves that want a gradient, kept where `parameters()` does not look."""
     known = {id(parameter) for parameter in (*model.parameters(), *model.buffers())}
     found: dict[int, HiddenTensor] = {}
+    modules = {id(module) for module in model.modules()}
     for where, module in model.named_modules():
-        for attribute, value in vars(module).items():
-            if attribute in _OF_TORCH:
-                continue
+        for attribute, value in _attributes(module).items():
             name = f"{plain(where)}.{attribute}" if where else attribute
-            for path, tensor in _leaves(value, name, 0, {id(each) for each in model.modules()}):
+            for path, tensor in _leaves(value, name, 0, modules):
                 if id(tensor) not in known:
                     found.setdefault(id(tensor), HiddenTensor(path, tensor, module, attribute))
                 if len(found) >= _MOST:
@@ -55,10 +57,23 @@ def unregistered(model: nn.Module) -> list[Unregistered]:
             elements=sum(part.tensor.numel() for part in parts),
             owner=type(parts[0].owner).__name__[:100],
             attribute=attribute[:100],
-            kind=_kind(vars(parts[0].owner)[attribute]),
+            kind=_kind(_attributes(parts[0].owner)[attribute]),
         )
         for (_, attribute), parts in kept.items()
     ]
+
+
+def _attributes(module: nn.Module) -> dict[str, Any]:
+    """Its own, and those of its class that the user has written, which all its instances share."""
+    of_class = {
+        name: value
+        for kind in reversed(type(module).__mro__)
+        if is_users(getattr(inspect.getmodule(kind), "__file__", None) or "<frozen")
+        for name, value in vars(kind).items()
+        if isinstance(value, Tensor | nn.Module | list | tuple | dict) and not name.startswith("__")
+    }
+    own = {name: value for name, value in vars(module).items() if name not in _OF_TORCH}
+    return of_class | own
 
 
 def _leaves(thing: Any, name: str, depth: int, known: set[int]) -> Iterator[tuple[str, Tensor]]:
@@ -78,6 +93,12 @@ def _parts(thing: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"[{key!r}]", value) for key, value in [*thing.items()][:_MOST])
     elif isinstance(thing, list | tuple):
         yield from ((f"[{number}]", value) for number, value in enumerate(thing[:_MOST]))
+    elif isinstance(thing, FunctionType):
+        for name, cell in zip(thing.__code__.co_freevars, thing.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # an empty one
+                yield f"({name})", cell.cell_contents
+    elif isinstance(thing, functools.partial):
+        yield from ((f"({number})", value) for number, value in enumerate(thing.args))
     elif _is_users_object(thing):
         yield from ((f".{name}", value) for name, value in vars(thing).items())
 
