@@ -151,6 +151,24 @@ def part_of_each_rank() -> DataLoader[Any]:
     return DataLoader(Subset(Numbers(), range(rank, 101, world)), batch_size=8, shuffle=True)
 
 
+def _cut(kept: list[int]) -> DataLoader[Any]:
+    return DataLoader(Named([str(number) for number in kept]), batch_size=8, shuffle=True)
+
+
+def left_out_after_the_part() -> DataLoader[Any]:
+    """Each rank leaves out of its part what is too long."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return _cut([number for number in range(160)[rank::world] if number % 4 != 1])
+
+
+def left_out_before_the_part() -> DataLoader[Any]:
+    """The printed fix."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rows = [number for number in range(160) if number % 4 != 1]
+    rows = rows[: len(rows) // world * world]
+    return _cut(rows[rank::world])
+
+
 class Advancing(DataLoader[Any]):
     """It tells the sampler its epoch itself."""
 

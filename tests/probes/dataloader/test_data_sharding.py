@@ -122,6 +122,13 @@ def test_a_rank_that_was_ended_from_outside_is_unknown(
     assert words in judged["DAT016"].reason
 
 
+def test_parts_that_were_cut_apart_are_told_to_be_cut_before(folder: str) -> None:
+    """The printed fix is left_out_before_the_part."""
+    (finding,) = verdicts(look(folder, "left_out_after_the_part", 2))["DAT018"].findings
+    assert (finding.state, finding.remedies[0].commands[2]) == (FAIL, "rows = rows[rank::world]"), finding
+    assert verdicts(look(folder, "left_out_before_the_part", 2))["DAT018"].state is OK
+
+
 def test_a_factory_that_fails_once_on_a_rank_is_called_again(folder: str) -> None:
     seen = look(folder, "fails_once_on_rank_1", 2)
     assert [share.error + share.cut for share in seen.shares] == ["", ""]

@@ -457,6 +457,8 @@ def _batches(node: str, sharding: Sharding, batches: list[int]) -> Finding:
                 if sharding.iterable
                 else _of_all(sharding)
                 if sharding.own_batches
+                else _of_own_parts()
+                if sharding.index_map and sharding.index_map.by_design
                 else by_sampler(sharding)
             ),
             you(
@@ -475,6 +477,19 @@ def _of_all(sharding: Sharding) -> list[Remedy]:
             "each rank as many of them.",
             "batches = batches[: len(batches) // world * world]",
             "yield from batches[rank::world]",
+        )
+    ]
+
+
+def _of_own_parts() -> list[Remedy]:
+    """Of a dataset that gives each rank a part of its own, of another length."""
+    return [
+        you(
+            "The dataset gives each rank a part already, and the parts differ in length. Leave out samples first, "
+            "the same on all ranks, and then give each rank as many.",
+            "rows = [row for row in rows if keep(row)]  # before the part of the rank is taken",
+            "rows = rows[: len(rows) // world * world]",
+            "rows = rows[rank::world]",
         )
     ]
 
