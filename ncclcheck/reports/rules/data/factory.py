@@ -74,6 +74,9 @@ def factory(cluster: Cluster) -> Iterator[Finding]:
         if made.failure is None:
             yield fine(Where(node=node), _described(name, made), seen("factory", f"{made.seconds:.1f} s"))
             continue
+        if made.failure.killed:
+            yield _killed(node, name, made.failure.killed)
+            continue
         at = f" at {made.failure.place}" if made.failure.place else ""
         yield fail(
             Where(node=node),
@@ -84,6 +87,17 @@ def factory(cluster: Cluster) -> Iterator[Finding]:
             fix=_mends(name, made.failure)
             or [you("See whether it works by hand.", f"python -c {quote(_by_hand(name))}")],
         )
+
+
+def _killed(node: str, name: str, held: int) -> Finding:
+    """The kernel takes this process first where memory is short, whoever has taken it."""
+    return unknown(
+        Where(node=node),
+        f"{name} was not examined: the kernel ended its process (SIGKILL), which held {held >> 20} MiB",
+        why="Memory was short on this node, and others had taken it.",
+        owner="node",
+        fix=[you("Free memory, /dev/shm included, and run it again.", "free -m; df -h /dev/shm")],
+    )
 
 
 def _mends(name: str, failure: FactoryFailure) -> list[Remedy]:
