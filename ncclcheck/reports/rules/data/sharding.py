@@ -341,7 +341,7 @@ def _overlap(node: str, sharding: Sharding, account: Account) -> Finding:
         if not own
         else f"each rank holds a selection of its own, and {account.shared} samples are in several{example}",
         why=_of_other_ranks(sharding)
-        or (_OWN_SPLITS if account.by == "content" else _OWN_ORDERS if _by_chance(sharding, account) else _TWICE),
+        or (_OWN_SPLITS if own else _OWN_ORDERS if _by_chance(sharding, account) else _TWICE),
         owner="job",
         evidence=_evidence(sharding, account),
         fix=_by_arguments(sharding)
@@ -353,11 +353,11 @@ def _overlap(node: str, sharding: Sharding, account: Account) -> Finding:
 
 
 def _one_split(sharding: Sharding) -> list[Remedy]:
-    """Where each rank draws its own samples, none of them is to depend on the rank: the sampler shares them out."""
+    """Where each rank draws its own samples: the draw is to be the same on all, and a sampler shares it out."""
     return [
         you(
-            "Let all ranks draw one selection, whatever their rank (no seed + rank, no set of texts), and share it "
-            "out by a sampler.",
+            "Let all ranks draw one selection, whatever their rank (no seed + rank, no set of texts); a sampler "
+            "shares it out.",
             "train, val = random_split(dataset, lengths, generator=torch.Generator().manual_seed(42))",
             "sampler = torch.utils.data.distributed.DistributedSampler(train)",
             f"loader = DataLoader(train, batch_size={sharding.batch or 'BATCH'}, sampler=sampler)",
