@@ -15,7 +15,7 @@ pytestmark = pytest.mark.timeout(300)  # a job of two ranks, each of which impor
 
 
 def given(name: str, **more: Any) -> Case:
-    return case(name, file="hidden_parts.py", **{"steps": 8, **more})
+    return case(name, file="hidden_parts.py", **{"steps": 8, "budget_s": 180.0, **more})
 
 
 SOUND = [
@@ -25,6 +25,7 @@ SOUND = [
     given("priors of all", step="by_priors_of_all"),
     given("logs in globals", step="logs_in_globals", save="save", load="load"),
     given("warm-up restored", step="warms_up", save="save", load="load_all"),
+    given("gathers as much", step="gathers_as_much"),
     given("reset alike", step="resets_alike"),
     given("critic wrapped", step="rivals_wrapped"),
 ]
@@ -51,6 +52,12 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
             "TRN029",
             State.FAIL,
             "restores nothing on rank 1",
+        ),
+        (
+            given("gathers", step="gathers_what_it_has"),
+            "TRN028",
+            State.FAIL,
+            "ranks enter all_gather with different sizes",
         ),
         (given("reset", step="resets_by_rank"), "TRN027", State.FAIL, "in resets_by_rank, with values of its own"),
         (

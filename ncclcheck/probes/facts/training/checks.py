@@ -276,20 +276,30 @@ class ReadTwice(Struct, frozen=True, kw_only=True):
 
 
 class EnteredCollective(Struct, frozen=True):
-    """A collective that a rank is about to enter. lines: the user's, innermost first: `model.py:20 in forward`."""
+    """A collective that a rank is about to enter. lines: the user's, innermost first: `model.py:20 in forward`.
+    size: what all ranks must have in common, `12 elements`; empty where they need not, or it is not known.
+    """
 
     name: str
     lines: tuple[str, ...] = ()
+    size: str = ""
 
     def __str__(self) -> str:
-        """As ranks tell it and results keep it: `all_reduce at a.py:20 in mean, called at b.py:51 in step`."""
-        return f"{self.name} at {', called at '.join(self.lines)}" if self.lines else self.name
+        """As results keep it: `all_reduce of 4 elements at a.py:20 in mean, called at b.py:51 in step`."""
+        what = f"{self.name} of {self.size}" if self.size else self.name
+        return f"{what} at {', called at '.join(self.lines)}" if self.lines else what
 
     @classmethod
     def read(cls, text: str) -> EnteredCollective:
         """What __str__ has written."""
-        name, _, lines = text.partition(" at ")
-        return cls(name, tuple(lines.split(", called at ")) if lines else ())
+        what, _, lines = text.partition(" at ")
+        name, _, size = what.partition(" of ")
+        return cls(name, tuple(lines.split(", called at ")) if lines else (), size)
+
+    @property
+    def where(self) -> str:
+        """Without its size."""
+        return str(EnteredCollective(self.name, self.lines))
 
     @property
     def function(self) -> str:
