@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from typing import Any
 
 import torch
@@ -59,11 +60,11 @@ class Scaled(nn.Module):
 class OfClass(nn.Module):
     """Layers that belong to the class, and one that a function keeps."""
 
-    layers = (nn.Linear(16, 16), nn.Linear(16, 8))
+    layers: Any = (nn.Linear(16, 16), nn.Linear(16, 8))
 
     def __init__(self) -> None:
         super().__init__()
-        slope = nn.PReLU()
+        slope: Any = nn.PReLU()
         self.act = lambda x: 2.0 * slope(x)
         self.out = nn.Linear(8, 4)
 
@@ -170,6 +171,24 @@ def load_on_main(model: nn.Module, state: State, path: str) -> None:
     if dist.get_rank() == 0:
         load(model, state, path)
     dist.barrier()
+
+
+def averages_a_name(model: nn.Module, batch: Batch, state: State, *, write: bool = False) -> None:
+    """The average goes into a name of the loop."""
+    if "ema" not in state:
+        state["ema"] = copy.deepcopy(inner(model)).requires_grad_(False)
+    _train(model, state, loss_of(model, batch))
+    with torch.no_grad():
+        for e, p in zip(state["ema"].parameters(), inner(model).parameters(), strict=True):
+            if write:
+                e.copy_(0.9 * e + 0.1 * p)
+            else:
+                e = 0.9 * e + 0.1 * p  # noqa: PLW2901
+
+
+def averages_in_place(model: nn.Module, batch: Batch, state: State) -> None:
+    """With the printed fix."""
+    averages_a_name(model, batch, state, write=True)
 
 
 def gathers_what_it_has(model: nn.Module, batch: Batch, state: State, *, pad: bool = False) -> None:

@@ -25,6 +25,7 @@ SOUND = [
     given("priors of all", step="by_priors_of_all"),
     given("logs in globals", step="logs_in_globals", save="save", load="load"),
     given("warm-up restored", step="warms_up", save="save", load="load_all"),
+    given("averages in place", step="averages_in_place"),
     given("gathers as much", step="gathers_as_much"),
     given("reset alike", step="resets_alike"),
     given("critic wrapped", step="rivals_wrapped"),
@@ -59,6 +60,7 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
             State.FAIL,
             "ranks enter all_gather with different sizes",
         ),
+        (given("averages a name", step="averages_a_name"), "TRN027", State.WARN, "e.copy_(0.9 * e + 0.1 * p)"),
         (given("reset", step="resets_by_rank"), "TRN027", State.FAIL, "in resets_by_rank, with values of its own"),
         (
             given("critic", step="rivals"),

@@ -105,9 +105,9 @@ def _processes(reader: SampleReader) -> Iterator[Losing]:
         return
     for path, value in walk([reader.made.dataset]):
         if isinstance(value, subprocess.Popen) and (pipes := [*filter(None, (value.stdin, value.stdout))]):
-            given = value.args if isinstance(value.args, str | os.PathLike) else next(iter(value.args), "")
+            given = value.args if isinstance(value.args, str | bytes | os.PathLike) else next(iter(value.args), "")
             yield (
-                Inherited(how="process", what=os.path.basename(os.fspath(given)), path=_from_self(path)),
+                Inherited(how="process", what=os.path.basename(os.fsdecode(given)), path=_from_self(path)),
                 partial(_replace_all, [pipe.fileno() for pipe in pipes]),
             )
 

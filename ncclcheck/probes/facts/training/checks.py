@@ -140,7 +140,8 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     clipped: clipping comes only before the backward pass, or only after the optimizer's step. wiped: zero_grad
     comes between the backward pass and the step. unheld: parameters that get gradients and stand in no optimizer,
     unheld_share: of all elements that are trained. evaluating: layers that eval() changes, where the model is in
-    it while it trains. aliased: averages of the weights that are the weights themselves. undivided: micro-batches
+    it while it trains. aliased: averages of the weights that are the weights themselves. still: one that never
+    changes, and the line whose result goes into a name of the loop alone. undivided: micro-batches
     that a step adds up without dividing by their number; 0: it divides, or that is not known. unfrozen: parameters
     that were frozen or not there when the model was wrapped, and are trained since. evaluating_since: the step
     from which on the model was in eval(), after it had trained; 0: from the first one, or never.
@@ -186,6 +187,7 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     reached: list[str] = field(default_factory=list)
     plateaus: list[str] = field(default_factory=list)
     aliased: list[str] = field(default_factory=list)
+    still: list[str] = field(default_factory=list)
     undivided: Count = 0
     unfrozen: list[str] = field(default_factory=list)
     stale: bool = False

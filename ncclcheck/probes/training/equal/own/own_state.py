@@ -76,6 +76,11 @@ def aliased(model: nn.Module, state: Mapping[str, Any]) -> list[str]:
     ][:MOST]
 
 
+def averages(state: Mapping[str, Any]) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """What is named as an average of the weights, and its tensors."""
+    return (each for name, member in state.items() for each in _held(name, member) if each[1])
+
+
 def _held(name: str, thing: Any) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """The tensors of what is named so; of another object those of its attributes that are named so."""
     inner = getattr(thing, "__dict__", {}) if not isinstance(thing, nn.Module | torch.optim.Optimizer) else {}
