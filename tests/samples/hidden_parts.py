@@ -69,8 +69,9 @@ class OfClass(nn.Module):
         self.out = nn.Linear(8, 4)
 
     def forward(self, x: Tensor) -> Tensor:
+        act: Any = self.act
         for layer in self.layers:
-            x = self.act(layer(x))
+            x = act(layer(x))
         out: Tensor = self.out(x)
         return out
 

@@ -373,7 +373,7 @@ def _still(step: OwnStep, name: str, line: str) -> Finding:
     average, _, value = code.partition(" = ")
     return warn(
         Where(),
-        f"state['{name}'] is what it was at first after {step.steps} steps: {at} gives its new value to a name only",
+        f"state['{name}'] does not change in {step.steps} steps: {at} gives its new value to a name alone",
         why=f"`{code}` binds the name {average} to a new tensor; the one in state['{name}'] stays as it is.",
         owner="job",
         evidence=[seen(f"tensors of state['{name}'] after each step", "the same bits, while the model changes")],
