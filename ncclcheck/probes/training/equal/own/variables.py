@@ -72,8 +72,9 @@ def is_data(thing: Any, depth: int = 0) -> bool:
     """Whether it is a value, or a container of values alone."""
     if isinstance(thing, bool | int | float):
         return True
-    if isinstance(thing, Tensor):
-        return type(thing) is Tensor and thing.is_leaf and thing.layout is torch.strided and _is_small(thing)
+    if isinstance(thing, Tensor):  # one that is trained is held by an optimizer as well
+        is_plain = type(thing) is Tensor and thing.layout is torch.strided
+        return is_plain and thing.is_leaf and not thing.requires_grad and _is_small(thing)
     if type(thing).__module__ == "numpy" and type(thing).__name__ == "ndarray":
         return thing.dtype.kind in "biuf" and _is_small(thing)
     if not isinstance(thing, list | dict | deque) or depth == _DEEPEST or len(thing) > _MOST_ENTRIES:
