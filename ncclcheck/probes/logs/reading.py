@@ -13,7 +13,7 @@ from ncclcheck.probes.facts import LogEvent, LogFile, Logs
 from ncclcheck.probes.facts.guard.secrets import masked
 from ncclcheck.probes.facts.log.fields import LogFields, WrittenFields, set_only
 from ncclcheck.probes.logs import writers
-from ncclcheck.probes.logs.boxes import LogBox, is_rule
+from ncclcheck.probes.logs.boxes import LogBox, begins, is_rule
 from ncclcheck.probes.logs.files.kept import LONG, STACK, TEXT, File, KeptEvent, Message
 from ncclcheck.probes.logs.files.lines import LONGEST, MARK, OtherLine, Record, blocks, split
 from ncclcheck.probes.logs.files.prefixes import HEAD, Prefix, plain, prefix, rank_of, short
@@ -129,6 +129,8 @@ class LogReading:
     def _cut_off(self, here: File) -> None:
         """Of tracebacks that are open at the end of a file where they stood."""
         self._wholes(here, here.wrapped.rest(), b"", ())
+        if here.box:
+            self._box(here, _NOBODY)
         for (_, task, rank), number, fields in self._tracebacks.cut_off(here.name, here.lines):
             order = self._order + number - here.lines
             text = f"a traceback without its last line ends at {fields['raised_at']}"
@@ -330,10 +332,16 @@ class LogReading:
     def _boxed(self, here: File, words: str, number: int, before: Prefix) -> None:
         """A line of what Open MPI says between two rules, or a rule."""
         if here.box is None:
-            here.box = LogBox(number) if is_rule(words) else None
+            here.box = LogBox(number) if is_rule(words) else LogBox(number - 1) if begins(words) else None
+            if here.box and here.box.number < number:
+                here.box.ends_with(words, number)
             return
-        if not here.box.ends_with(words, number):
-            return
+        if here.box.ends_with(words, number):
+            self._box(here, before)
+
+    def _box(self, here: File, before: Prefix) -> None:
+        """What Open MPI has said, whole."""
+        assert here.box is not None
         text, at, here.box = here.box.text, here.box.number, None
         if text:
             group = (here.name, before.task)

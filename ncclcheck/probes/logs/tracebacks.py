@@ -42,6 +42,7 @@ _CHAINED = ("The above exception was the direct cause", "During handling of the 
 _MOST_WRITERS = 4096  # ranks and files with a traceback that is not over: chosen, bounds memory
 # frames that are a stack and no mention of a place; lines below the last one that still belong to it: chosen
 _A_STACK, _AT_THE_END = 4, 2
+_MOST_OF_CODE = 160  # characters of a line of code: two lines of a terminal
 _LONG, _MOST_PARTS = 48, 3  # characters; of a longer path the file and two folders tell which program it is
 
 Writer = tuple[str, str, "int | None"]  # file, what the launcher calls the process, rank
@@ -55,8 +56,10 @@ class _OpenTraceback:
     it goes through a process or thread that only feeds another one. client: the package of the last frame of a
     library that is not about carrying requests. fields: fields of the line that begins it.
     line: the number of its last frame. frames: how many.
+    wants_code: the line of `own` is the next one.
     bad: a line of it says that it is an error, or begins a traceback.
-    unreadable: where Python could not read a file. condition: of the assertion at its last frame.
+    unreadable: where Python could not read a file. condition: of the assertion at its last frame. code: what
+    stands in the line of `own`.
     """
 
     last: str = ""
@@ -68,10 +71,12 @@ class _OpenTraceback:
     unreadable: str = ""
     helper: bool = False
     condition: str = ""
+    code: str = ""
     client: str = ""
     line: int = 0
     frames: int = 0
     bad: bool = False
+    wants_code: bool = False
     fields: LogFields = field(default_factory=LogFields)
 
 
@@ -91,6 +96,8 @@ class Tracebacks:
                 stack.bad, stack.frames = stack.bad or bad, stack.frames + 1
                 library = _LIBRARY.search(match["path"]) is not None
                 stack.own = stack.own if library else stack.last
+                stack.code = stack.code if library else ""
+                stack.wants_code = not library
                 carries = not library or _CARRIES.match(stack.last) is not None
                 stack.client = stack.client if carries else stack.last.partition("/")[0]
                 if not library and match["function"] == "<module>" and not stack.main:
@@ -100,12 +107,12 @@ class Tracebacks:
                 if match["path"].rpartition("/")[2] == self._of(writer).main:  # it ran before: in another attempt
                     self._open.pop(writer)
                 self._of(writer).unreadable = _place(match)
-        elif match := _ASSERTED.match(line):
-            if writer in self._open:
-                self._open[writer].condition = match[1].rstrip()
+        elif writer in self._open and self._code(self._open[writer], line, indented=line != text):
+            pass
         elif line.startswith(_BEGINS):
             stack = self._of(writer)
             stack.last, stack.own, stack.main, stack.client, stack.helper = "", "", "", "", False
+            stack.code, stack.wants_code = "", False
             stack.bad = True
         elif line.startswith(_CHAINED):
             self._of(writer).chained = True
@@ -119,6 +126,17 @@ class Tracebacks:
             self._open.pop(writer, None)
             self._of(writer).ends = "thread"
         return line.startswith('File "')
+
+    @staticmethod
+    def _code(stack: _OpenTraceback, line: str, *, indented: bool) -> bool:
+        """Whether a line is the code of a frame, which is kept where it says more than the frame."""
+        if match := _ASSERTED.match(line):
+            stack.condition, stack.wants_code = match[1].rstrip(), False
+            return True
+        if not (stack.wants_code and indented):
+            return False
+        stack.code, stack.wants_code = line[:_MOST_OF_CODE].rstrip(), False
+        return True
 
     def begun(self, writer: Writer, fields: LogFields) -> None:
         """Say in the fields of the line that begins a traceback what it ends, as soon as that is known."""
@@ -174,6 +192,7 @@ class Tracebacks:
             "spawned": stack.spawned,
             "unreadable": stack.unreadable,
             "condition": stack.condition,
+            "code_line": stack.code if stack.own else "",
             "client": stack.client if _CARRIES.match(stack.last) and ".py:" not in stack.client else "",
         }
         return set_only(fields)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from ncclcheck.probes.facts.guard.collection import without_collection
 from ncclcheck.probes.facts.script import Call, Script, ScriptFile
-from ncclcheck.probes.script import classes, conditions, devices, factories, names, sources, words
+from ncclcheck.probes.script import classes, conditions, devices, factories, living, names, sources, words
 from ncclcheck.probes.script.names import ScriptNames
 from ncclcheck.probes.script.running import following
 from ncclcheck.probes.script.sources import ParsedFile
@@ -34,6 +35,7 @@ def _read(files_read: Sequence[ParsedFile], arguments: Sequence[str], nodes: int
     every = {source.name: names.of_source(source) for source in files_read}
     ranks = {name for source in files_read for name in _of_rank(source)} | {*_of_spawned(files_read)}
     files, calls = [], []
+    dead = living.dead(files_read, every)
     trace = following.follow(files_read, every, ranks)
     for source in files_read:
         wrapped = _wrapped(source, every)
@@ -44,9 +46,17 @@ def _read(files_read: Sequence[ParsedFile], arguments: Sequence[str], nodes: int
             walk.devices = devices.of_source(source)
             walk.block(source.tree.body)
         walk.calls += _spelled(source)
-        calls += walk.calls
-        files.append(_file(source, walk.calls, [call for call in trace if call.file == source.name]))
+        gone = {name for node in dead.get(source.name, []) if (name := getattr(node, "name", ""))}
+        calls += [call for call in walk.calls if not _is_gone(call, gone)] if gone else walk.calls
+        unused = living.counted(dead.get(source.name, []))
+        files.append(_file(source, walk.calls, [call for call in trace if call.file == source.name], unused))
     return Script(files=files, calls=calls[:_MOST_CALLS], arguments=[*arguments], nodes=nodes, trace=trace)
+
+
+def _is_gone(call: Call, gone: set[str]) -> bool:
+    """Whether it stands in a function that nothing leads to; that which would end the group is told of."""
+    inside = call.function.partition(":")[2].partition(".")[0]
+    return inside in gone and not call.name.endswith("destroy_process_group")
 
 
 def _of_rank(source: ParsedFile) -> Iterator[str]:
@@ -129,7 +139,7 @@ def _wrapped(source: ParsedFile, every: Mapping[str, ScriptNames]) -> set[str]:
     }
 
 
-def _file(source: ParsedFile, calls: Sequence[Call], trace: Sequence[Call]) -> ScriptFile:
+def _file(source: ParsedFile, calls: Sequence[Call], trace: Sequence[Call], unused: Counter[str]) -> ScriptFile:
     if source.tree is None:
         return ScriptFile(name=source.name, named=source.named, problem=source.problem)
     samplers = {call.target for call in calls if call.name.endswith("DistributedSampler") and not call.inner}
@@ -137,7 +147,7 @@ def _file(source: ParsedFile, calls: Sequence[Call], trace: Sequence[Call]) -> S
         name=source.name,
         named=source.named,
         lines=_lines(source.lines, calls, trace),
-        words=words.of_source(source),
+        words=words.of_source(source, unused),
         modules=words.modules(source),
         unread=words.never_read(source, samplers - {""}) if samplers else [],
         factories=factories.of_source(source) if source.named else [],

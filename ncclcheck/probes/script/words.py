@@ -30,8 +30,13 @@ def _plain(node: ast.AST) -> str:
     return ""
 
 
-def of_source(source: ParsedFile) -> list[str]:
-    """Names and short strings in it; what is only imported is not used. ".local_rank" is one that is read."""
+def of_source(source: ParsedFile, dead: Counter[str]) -> list[str]:
+    """Names and short strings in it; what is only imported is not used. ".local_rank" is one that is read.
+
+    dead: how often words stand in functions that nothing leads to.
+    """
+    if dead:
+        return _of_living(source, dead)
     words = {node.id for node in source.of(ast.Name)}
     words |= {node.attr for node in source.of(ast.Attribute)}
     words |= (
@@ -45,6 +50,17 @@ def of_source(source: ParsedFile) -> list[str]:
         node.value for node in source.of(ast.Constant) if isinstance(node.value, str) and len(node.value) < _SHORT
     }
     return sorted(words)[:_MOST_WORDS]
+
+
+def _of_living(source: ParsedFile, dead: Counter[str]) -> list[str]:
+    """The same, where some words do not count."""
+    every = Counter(node.id for node in source.of(ast.Name))
+    every.update(node.attr for node in source.of(ast.Attribute))
+    every.update(node.arg or "" for node in source.of(ast.keyword))
+    every.update(node.value for node in source.of(ast.Constant) if isinstance(node.value, str))
+    words = {word for word, count in every.items() if count > dead[word] and len(word) < _SHORT}
+    read = any(node.attr == _ASKED and isinstance(node.ctx, ast.Load) for node in source.of(ast.Attribute))
+    return sorted(words | ({f".{_ASKED}"} if _ASKED in words and read else set()))[:_MOST_WORDS]
 
 
 def modules(source: ParsedFile) -> list[str]:

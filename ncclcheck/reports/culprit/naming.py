@@ -38,9 +38,9 @@ from ncclcheck.reports.subjects.logs.flight import culprits as flight_culprits
 from ncclcheck.reports.text.words.fold import fold_names
 
 _LINKS = 4  # slow links, or a quarter of the nodes, from which on they are named together; chosen
-# Slowness, a logarithm: 12 times. Healthy hosts at a load of 29 on 2 cores were seen to carry 10 and 16 % of what
-# others did, in all their exchanges. A link of 6 % was one of a small window.
-_BEYOND_CORES = math.log(12)
+# Slowness, a logarithm: 30 times, as for packets lost without cores (subjects/links/since.py). Healthy hosts at a
+# load of 28 on 2 cores were seen to carry 7, 10 and 16 % of what others did, in all their exchanges.
+_BEYOND_CORES = math.log(30)
 _KNOWN = 0.95  # two measurements of different kinds agree: packets counted before the job, and the job itself
 
 

@@ -20,7 +20,18 @@ from ncclcheck.probes.logs.signs import all_signs
 _PACKAGE = Path(ncclcheck.__file__).parent
 _KINDS = typing.get_type_hints(WrittenFields, include_extras=True)
 _OF_READERS = {  # what no pattern names: of the traceback above a line, and of a collective
-    *("raised_at", "raised_in", "called_at", "chained", "client", "condition", "ends", "helper", "main"),
+    *(
+        "raised_at",
+        "raised_in",
+        "called_at",
+        "chained",
+        "client",
+        "code_line",
+        "condition",
+        "ends",
+        "helper",
+        "main",
+    ),
     *("spawned", "unreadable", "place", "communicator"),
 }
 

@@ -142,3 +142,16 @@ _PORT = {"match": {"op": "==", "left": {"payload": {"protocol": "tcp", "field": 
 def test_a_rule_that_stops_a_part_is_told_from_one_of_another_port(rule: list[Any], part: str) -> None:
     (packet_filter,) = parsed(_chain(*rule))  # type: ignore[misc]
     assert packet_filter.part == part
+
+
+def test_a_set_that_a_rule_fills_is_shown_with_the_limit_of_its_entries() -> None:
+    meter = {
+        "set": {
+            "op": "add",
+            "elem": {"payload": {"protocol": "ip", "field": "saddr"}},
+            "set": "@clients",
+            "stmt": [{"ct count": {"val": 2, "inv": True}}],
+        }
+    }
+    (chain,) = parsed(_chain(meter, {"reject": {"type": "tcp reset"}}))  # type: ignore[misc]
+    assert "add @clients { ip saddr ct count over 2 } reject" in chain.part

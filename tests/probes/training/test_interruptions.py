@@ -10,6 +10,7 @@ import pytest
 
 from ncclcheck.probes.facts import (
     Collective,
+    Filter,
     Interruptions,
     Lateness,
     LinkEvents,
@@ -163,9 +164,17 @@ def test_lateness_is_parted(tmp_path: Path) -> None:
 _ADDRESSES = {"a": "10.1.0.1", "b": "10.1.0.2", "c": "10.1.0.3", "d": "10.1.0.4"}
 
 
-def _of_connections(bad: dict[tuple[str, str], dict[str, Any]], names: str = "abcd", **more: Any) -> list[Finding]:
+def _of_connections(
+    bad: dict[tuple[str, str], dict[str, Any]],
+    names: str = "abcd",
+    filters: dict[str, list[Filter]] | None = None,
+    **more: Any,
+) -> list[Finding]:
     """All pairs of the nodes are connected, and fare well but for these."""
     nodes = [node(name, LO, nic("eth0", f"{_ADDRESSES[name]}/24")) for name in names]
+    nodes = [
+        replace(each, network=replace(each.network, filters=(filters or {}).get(each.name, []))) for each in nodes
+    ]
     seen = [
         Interruptions(node=a, seconds=30, sent=[
             Sent(source=_ADDRESSES[a], target=_ADDRESSES[b], **{"segments": 5000, **bad.get((a, b), {})})
@@ -207,6 +216,18 @@ def test_who_loses_packets_in_the_job_alone() -> None:
     (finding,) = _of_connections({("a", "c"): lossy, ("b", "c"): lossy, ("d", "c"): lossy})
     assert (finding.state, finding.where.node) == (State.WARN, "c")
     assert "segments of the job's connections to c were lost" in finding.what
+
+
+def test_a_filter_of_the_node_that_drops_above_a_rate_is_why() -> None:
+    rule = "meta l4proto tcp limit rate over 2 mbytes/second drop"
+    police = Filter(
+        family="netdev", table="police", chain="in", hook="ingress", does=["drop"], rule=rule, part=rule
+    )  # fmt: skip
+    bad = {(name, "c"): {"again": 400} for name in "abd"}
+    (finding,) = _of_connections(bad, filters={"c": [police]})
+    assert (finding.state, finding.where.node) == (State.FAIL, "c")
+    assert finding.what.startswith("c itself stops a part of what it takes in by a rule of its own packet filter")
+    assert "limit rate over 2 mbytes/second drop" in finding.what
 
 
 def test_a_host_that_stood_still_explains_its_silence() -> None:

@@ -20,6 +20,7 @@ from ncclcheck.probes.facts import (
     Resources,
     Run,
     Silence,
+    Stack,
     System,
     replace,
 )
@@ -152,6 +153,20 @@ def test_a_torchrun_that_used_its_cpu_time_up() -> None:
     run = Run(ends=[JobEnd(node="b", exit=-9)], started_job=True)
     (finding,) = _judged("RUN002", [node("a", LO), limited], run, replace(SOUND, seconds=5))
     assert finding.what.startswith("its CPU time was used up: 2 s are allowed (RLIMIT_CPU, ulimit -t)")
+
+
+def test_a_torchrun_that_died_of_a_library_that_is_cut_short() -> None:
+    def machine(name: str, number: int) -> Node:
+        return replace(node(name, LO), stack=Stack(torch="2.13.0", torch_libraries=number))
+
+    run = Run(ends=[JobEnd(node="b", exit=-7)], started_job=True)
+    short = [machine("a", 466_212_928), machine("b", 37_028_128)]
+    (finding,) = _judged("RUN002", short, run, None)
+    assert finding.what.startswith("torch's libraries are cut short there: ")
+    assert "--force-reinstall" in finding.remedies[0].commands[0]
+    whole = [machine("a", 466_212_928), machine("b", 466_212_928)]
+    (finding,) = _judged("RUN002", whole, run, None)
+    assert "cut short there" not in finding.what
 
 
 def test_a_torchrun_that_could_not_start() -> None:

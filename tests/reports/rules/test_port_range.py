@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ncclcheck.probes.facts import Echoes, Filter, Network, Node, Spread, Unread, replace
+from ncclcheck.probes.facts import Echoes, Filter, Network, Node, Spread, Unread, Volley, replace
 from ncclcheck.probes.machine.net import filters
 from tests.helpers.reach_clusters import DROPPED, codes_told, hosts, judged
 
@@ -43,6 +43,20 @@ def test_a_closed_part_of_the_range_is_told_with_the_rule_that_closes_it() -> No
     assert _RULE in finding.what
     assert "within 37001 to 51999" in finding.what
     assert "nft insert rule inet blocklist INPUT ip saddr 10.1.0.0/24 accept" in finding.remedies[0].commands
+
+
+def test_a_rule_that_counts_connections_closes_no_part_of_the_range() -> None:
+    counts = "ip saddr ct count over 2 reject"
+    chain = replace(_chain(counts, does="reject"), part=counts)
+    refused = Volley(opened=8, late=0, refused=7)
+
+    def met(_: str, b: str) -> dict[str, object]:
+        return {"spread": _SHUT, "volley": refused} if b == "h3" else {"spread": _WELL}
+
+    verdict = judged("NET006", _with(hosts(3), "h3", chain), met)
+    (finding,) = [finding for finding in verdict.findings if finding.state.value != "ok"]
+    assert (finding.state.value, finding.where.node) == ("warn", "h3")
+    assert finding.what.startswith("a rule of its own packet filter limits new connections")
 
 
 def test_the_port_of_the_first_try_may_be_one_of_those_that_are_closed() -> None:

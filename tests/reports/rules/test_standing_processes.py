@@ -8,7 +8,19 @@ import pytest
 
 from ncclcheck.node.ranks.running import explain_end
 from ncclcheck.node.ranks.torchrun import _EXIT
-from ncclcheck.probes.facts import Cluster, Filter, Job, JobEnd, Leftover, Network, Node, RankState, Run, replace
+from ncclcheck.probes.facts import (
+    Cluster,
+    Filter,
+    Job,
+    JobEnd,
+    Leftover,
+    Network,
+    Node,
+    RankState,
+    Run,
+    Silence,
+    replace,
+)
 from ncclcheck.probes.facts.live.processes import is_frozen
 from ncclcheck.probes.machine import process
 from ncclcheck.reports.culprit import culprits
@@ -70,6 +82,17 @@ def test_a_rank_that_lives_is_not_dead_whatever_its_peers_say() -> None:
     assert "lived and still waited" in finding.what
     assert "sys.exit" not in finding.what
     assert culprits(cluster)[0].names == ["h2"]
+
+
+def test_of_a_node_whose_agent_is_lost_too_nobody_knows_that_its_ranks_lived() -> None:
+    broke = Silence(
+        node="h2", last_step="start torchrun", since_s=5.0, via="ssh", exit=255,
+        detail="Connection to 10.78.0.22 closed by remote host.",
+    )  # fmt: skip
+    cluster = _cluster(replace(_run(_PEERS_SAY_IT_LEFT), silent=[broke]))
+    assert "lived" not in str(_judged("RUN003", cluster))
+    (finding,) = _judged("RUN001", cluster).findings
+    assert finding.what.startswith("sshd there ended its session in mid-run")
 
 
 def test_the_rule_that_resets_connections_is_quoted_and_opened() -> None:

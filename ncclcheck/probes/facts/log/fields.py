@@ -56,6 +56,7 @@ class LogFields(_Keywords, total=False):
     chip: Digits
     cli: str
     click: str
+    closing: str
     code: Digits
     command: str
     completed: str
@@ -189,6 +190,7 @@ class LogFields(_Keywords, total=False):
     owner: Digits
     panic: str
     parsed: str
+    part: str
     parts: str
     path: str
     peer: str
@@ -303,6 +305,7 @@ class LogFields(_Keywords, total=False):
     called_at: str
     chained: str
     client: str
+    code_line: str
     condition: str
     ends: str
     helper: str

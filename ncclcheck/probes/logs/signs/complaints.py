@@ -12,7 +12,7 @@ _ENDS = (
 )
 _ERRORS = (
     r"(?i)error|fail|abort|timed out|killed|watchdog|exception|_err_|_status_|\.cc:|\.cpp:|_exceeded|unavailable"
-    r"|_exhausted|_precondition|data_loss|invalid_argument|unimplemented|back-?off"
+    r"|_exhausted|_precondition|lost |data_loss|invalid_argument|unimplemented|back-?off"
 )
 _WORDS_OF_ENDS = (
     *(
@@ -43,7 +43,7 @@ _WORDS_OF_ENDS = (
 )
 _WORDS_OF_ERRORS = ("error", "failed", "failure", "exception", "abort", "timed out", "killed", "watchdog",
                     "_err_", "_status_", ".cc:", ".cpp:", "_exceeded: ", "unavailable: ", "unavailable:", "_exhausted: ",
-                    "_precondition: ", "data_loss: ", "invalid_argument: ", "unimplemented: ", "crashloopbackoff", "back-off")  # fmt: skip
+                    "_precondition: ", "data_loss: ", "invalid_argument: ", "unimplemented: ", "crashloopbackoff", "back-off", "lost communication", "lost connection", "lost contact")  # fmt: skip
 
 SIGNS = (
     Sign(

@@ -62,6 +62,12 @@ COMPLAINTS = (
     ),
     _form("exception", r"\bexception\b", "an exception"),
     _form(
+        " lost ",
+        r"\b(?:has|have|was|were|been|is) lost (?:communication|connection|contact|the connection)\b"
+        r"|\blost (?:communication|connection|contact) (?:with|to)\b",
+        "somebody is gone",
+    ),
+    _form(
         "ERROR_|_ERR_|_STATUS_",
         r"\b(?:[A-Z][A-Z0-9]{1,20}_){1,2}(?:ERROR|ERR|STATUS)_(?!SUCCESS|OK\b|NONE|HANDL|LEVEL|CODE|FILE|LOG)"
         r"[A-Z][A-Z_]{3,60}\b(?!=)",

@@ -128,6 +128,16 @@ SIGNS = (
         ),
     ),
     Sign(
+        "rank-announced",  # of each rank once, where a program or a library says that it joins
+        r"\bdistributed init \(rank (?P<me>\d{1,7})\)"
+        r"|^(?:.{0,120}[ |])?[Ii]nitialized host \S{1,253} as rank (?P<self>\d{1,7})$",
+        (
+            "| distributed init (rank 3): env://",
+            "2026-03-01 10:00:00 | INFO | fairseq.distributed.utils | initialized host gpu-a17 as rank 3",
+        ),
+        words=("distributed init (rank", "initialized host "),
+    ),
+    Sign(
         "lightning-registered",  # of rank 0, after all of them joined
         r"All distributed processes registered\. Starting with \d",
         ("All distributed processes registered. Starting with 6 processes",),

@@ -127,7 +127,7 @@ SIGNS = (
     ),
     Sign(
         "sigterm-to-peers",
-        r"Sending process \d{1,10} closing signal SIG\w{2,6}",
+        r"Sending process \d{1,10} closing signal (?P<closing>SIG\w{2,6})",
         (
             "W1109 22:47:01.300000 771 torch/distributed/elastic/multiprocessing/api.py:897] Sending process 4712 closing signal SIGTERM",
             "WARNING:torch.distributed.elastic.multiprocessing.api:Sending process 91 closing signal SIGTERM",
@@ -143,7 +143,7 @@ SIGNS = (
         r"|\b[Kk]eyboard ?[Ii]nterrupt(?:ion|ed)?\b.{0,40}\b(?:[Ee]xiting|[Ss]topp|[Qq]uitting|[Ss]hutting)"
         r"|^Detected KeyboardInterrupt, attempting (?:to |graceful )|srun: (?:sending Ctrl-C to|interrupt \(one more within)"
         r"|\[shutdown\] API server: shutdown triggered|(?P<step>srun: forcing job termination)|mpi(?:run|exec): killing job|(?:mpirun|ORTE): abort is in progress"
-        r"|(?:\b[Cc]aught|\b[Rr]eceived|\b[Gg]ot)(?: the| a)?(?: signal)?:? (?:[Ss]ignal:? |Signals\.)?(?P<own>SIGTERM|SIGINT|SIGHUP|SIGUSR[12]|(?<=ignal )(?:15|2|1)\b|(?<=ignal: )(?:15|2|1)\b)",
+        r"|(?:\b[Cc]aught|\b[Rr]eceived|\b[Gg]ot|^Killed by)(?: the| a)?(?: signal)?:? (?:[Ss]ignal:? |Signals\.)?(?P<own>SIGTERM|SIGINT|SIGHUP|SIGUSR[12]|(?<=ignal )(?:15|2|1)\b|(?<=ignal: )(?:15|2|1)\b)",
         (
             "./run.sh: line 12: 12345 Terminated              python train.py",
             "Hangup",
@@ -155,6 +155,7 @@ SIGNS = (
             "INFO 11-09 22:47:01 [launcher.py:100] [shutdown] API server: shutdown triggered",
             "[rank: 0] Received SIGTERM: 15",
             "Caught signal 15, exiting",
+            "Killed by signal 2.",  # of ssh
             "[2026-03-01 10:00:00,100] [INFO] [launch.py:324:sigkill_handler] Main process received SIGINT, exiting",
             "W1109 22:47:01.300000 771 torch/distributed/elastic/agent/server/api.py:719] Received Signals.SIGINT death signal, shutting down workers",
         ),
@@ -163,7 +164,7 @@ SIGNS = (
                 "death signal",
                 "keyboardinterrupt",
                 "keyboard interrupt",
-                *("sigterm", "sigint", "sighup", "sigusr", "signal 1", "signal: 1"),
+                *("sigterm", "sigint", "sighup", "sigusr", "signal 1", "signal 2", "signal: 1"),
                 "terminated",
                 "hangup",
                 "ctrl-c",
@@ -442,7 +443,7 @@ SIGNS = (
     ),
     Sign(
         "propagated",
-        r"^\S{1,200}:\d{1,7} (?:\(\S{1,80}\) )?-> (?P<result>[0-8])\b"
+        r"^(?P<place>\S{1,200}:\d{1,7}) (?:\(\S{1,80}\) )?-> (?P<result>[0-8])\b"
         r"|^(?:commReclaim|ncclProxyStop|commDestroySync|ncclCommSetAsyncError: error) ?:? ?comm "
         r"|^ncclAsyncJobComplete: job |^Comm 0x\w{1,16} is in abort state|^communicator encountered a fatal error",
         (

@@ -129,15 +129,16 @@ SIGNS = (
     ),
     Sign(
         "nccl-tests-row",
-        r"(?:^|[ >:])\d{1,15} {1,20}\d{1,15} {1,20}(?:float|half|double|bfloat16|u?int\d{1,2}|f8e\w{1,8}|fp8_e\w{1,8})"
+        r"(?:^|[ >:])\d{1,15} {1,20}\d{1,15} {1,20}(?:float|half|double|bfloat16|u?int\d{0,2}|u?char|u?long|f8e\w{1,8}|fp8_e\w{1,8})"
         r"(?: {1,20}(?:sum|prod|min|max|avg|mulsum|none))?"
         r"(?: {1,20}-?\d{1,6} {1,20}\d{1,12}\.?\d| {1,20}\d{1,12}(?:\.\d{1,3})? {1,20}\d{1,6}\.\d\d )",  # before 2.11 of NCCL without the root
         (
             "     1048576        262144     float     sum      -1    31.21   33.60   63.00      0",
             "           8             2     float     sum    40.17    0.00    0.00  1e-07    62.08    0.00    0.00  0e+00",
             "           8             2   float       0    45.82    0.00    0.00    N/A    38.17    0.00",
+            "         100           100    char     sum    0.038   0.00   0.00    0e+00    0.046   0.00   0.00    0e+00",
         ),
-        words=("float", "half", "double", "int8", "int32", "int64", "f8e", "fp8_e"),
+        words=("float", "half", "double", "int8", "int32", "int64", " int ", "char ", "long ", "f8e", "fp8_e"),
         often=True,
     ),
     Sign(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -207,29 +207,44 @@ def _word(part: Any) -> str:
     if not isinstance(part, dict):
         return str(part)
     (name, value), *_ = part.items()
-    if name == "match":
-        compares = "" if value["op"] in ("==", "in") else f" {value['op']}"
-        return f"{_side(value['left'])}{compares} {_side(value['right'])}"
-    if name in ("jump", "goto"):
-        return f"{name} {value['target']}"
-    if name in ("dnat", "snat", "redirect") and isinstance(value, dict):
-        to = ":".join(_side(value[key]) for key in ("addr", "port") if key in value)
-        return f"{name} to {to}"
-    if name == "limit" and isinstance(value, dict):
-        over = "over " if value.get("inv") else ""
-        return f"limit rate {over}{value['rate']} {value.get('rate_unit', 'packets')}/{value['per']}"
-    if name == "xt" and isinstance(value, dict) and "name" in value:
-        return str(value["name"]).lower()  # a module of iptables
-    if name in ("ct count", "quota") and isinstance(value, dict):
-        over = "over " if value.get("inv") else ""
-        return f"{name} {over}{value['val']} {value.get('val_unit', '')}".rstrip()
-    return (
-        f"tcp option maxseg size set {size}"
-        if (size := _clamp(part))
-        else "counter"
-        if name == "counter"
-        else str(name)
-    )
+    if isinstance(value, dict) and (write := _STATEMENTS.get(name)):
+        return write(name, value)
+    return f"tcp option maxseg size set {size}" if (size := _clamp(part)) else str(name)
+
+
+def _match(_: str, value: dict[str, Any]) -> str:
+    compares = "" if value["op"] in ("==", "in") else f" {value['op']}"
+    return f"{_side(value['left'])}{compares} {_side(value['right'])}"
+
+
+def _led(name: str, value: dict[str, Any]) -> str:
+    return f"{name} to {':'.join(_side(value[key]) for key in ('addr', 'port') if key in value)}"
+
+
+def _over(value: dict[str, Any]) -> str:
+    return "over " if value.get("inv") else ""
+
+
+def _filled(_: str, value: dict[str, Any]) -> str:
+    """A set that the rule itself fills, with a limit for each of its entries."""
+    inside = [_side(value.get("elem")), *map(_word, value.get("stmt", []))]
+    return f"{value.get('op', 'add')} {value.get('set', '')} {{ {' '.join(inside)} }}"
+
+
+_STATEMENTS: dict[str, Callable[[str, dict[str, Any]], str]] = {
+    "match": _match,
+    **dict.fromkeys(("jump", "goto"), lambda name, value: f"{name} {value['target']}"),
+    **dict.fromkeys(("dnat", "snat", "redirect"), _led),
+    "limit": lambda name, value: (
+        f"{name} rate {_over(value)}{value['rate']} {value.get('rate_unit', 'packets')}/{value['per']}"
+    ),
+    "xt": lambda name, value: str(value.get("name", name)).lower(),  # a module of iptables
+    **dict.fromkeys(
+        ("ct count", "quota"),
+        lambda name, value: f"{name} {_over(value)}{value['val']} {value.get('val_unit', '')}".rstrip(),
+    ),
+    "set": _filled,
+}
 
 
 def _side(value: Any) -> str:

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Sequence
 
 from ncclcheck.probes.facts.script import Guard
-from ncclcheck.probes.script.running.values import LOCAL, RANK, AbstractValue
+from ncclcheck.probes.script.running.values import DEFAULT, LOCAL, RANK, AbstractValue
 
 Each = tuple[object, ...]
 
@@ -34,7 +34,7 @@ _NUMBERS: dict[type[ast.AST], Callable[..., object]] = {
     ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.Mod: operator.mod,
     ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv,
 }  # fmt: skip
-_TESTS: dict[type[ast.cmpop], Callable[..., object]] = {
+TESTS: dict[type[ast.cmpop], Callable[..., object]] = {
     ast.Eq: operator.eq, ast.NotEq: operator.ne, ast.Lt: operator.lt, ast.LtE: operator.le, ast.Gt: operator.gt,
     ast.GtE: operator.ge, ast.Is: operator.is_, ast.IsNot: operator.is_not,
     ast.In: lambda value, several: value in several, ast.NotIn: lambda value, several: value not in several,
@@ -56,7 +56,12 @@ def of(value: AbstractValue) -> Each | None:
         return LOCALS
     if RANK in value.tags:
         return RANKS
-    return _literal(value.symbol) if value.symbol else None
+    return _literal(value.symbol) if value.symbol and DEFAULT not in value.tags else None
+
+
+def of_default(value: AbstractValue) -> Each | None:
+    """The same, or what an option is where the command line does not say it."""
+    return _literal(value.symbol) if DEFAULT in value.tags and value.symbol else of(value)
 
 
 def differs(each: Each | None) -> bool:
@@ -104,7 +109,7 @@ def compared(ops: Sequence[ast.cmpop], sides: Sequence[AbstractValue]) -> Each |
         return None
     if isinstance(values[0], str) != isinstance(other[0], str) and isinstance(ops[0], ast.Eq | ast.NotEq):
         values, other = _texts(values), _texts(other)
-    made = _by_rank(_TESTS[type(ops[0])], [values, other])
+    made = _by_rank(TESTS[type(ops[0])], [values, other])
     return made if differs(made) or not (differs(values) or differs(other)) else None
 
 

@@ -36,6 +36,7 @@ from ncclcheck.probes.script.running.values import (
 )
 from ncclcheck.probes.script.words import text
 
+_NUMBER = re.compile(r"-?\d{1,9}")
 _TEXT_KEY = re.compile(r"\[(['\"])[^'\"\\\\]*\1\]")
 
 
@@ -219,24 +220,34 @@ class Expressions(Recording):
         if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
             inner = self.decided(test.operand, frame)
             return None if inner is None else not inner
+        if isinstance(test, ast.BoolOp):
+            return self._decided_of_several(test, frame)
         if isinstance(test, ast.Compare) and len(test.ops) == 1:
-            value = frame.variables.get(text(test.left)) if frame.scope else None
-            other = test.comparators[0]
-            if value is None or value.tags or not isinstance(other, ast.Constant):
+            value, other = self._constant(test.left, frame), test.comparators[0]
+            if value is None or not isinstance(other, ast.Constant):
                 return None
-            if other.value is None and value.symbol == "None":
-                return isinstance(test.ops[0], ast.Is | ast.Eq)
-            if (
-                isinstance(other.value, str)
-                and value.symbol[:1] in ("'", '"')
-                and isinstance(test.ops[0], ast.Eq | ast.NotEq)
-            ):
-                return (value.symbol == repr(other.value)) == isinstance(test.ops[0], ast.Eq)
-            return None
-        value = frame.variables.get(test.id) if frame.scope and isinstance(test, ast.Name) else None
-        if value is not None and not value.tags and value.symbol in ("True", "False", "None"):
-            return value.symbol == "True"
-        return None
+            return _holds(test.ops[0], value.symbol, other.value)
+        value = self._constant(test, frame)
+        return value.symbol == "True" if value is not None and value.symbol in ("True", "False", "None") else None
+
+    def _decided_of_several(self, test: ast.BoolOp, frame: CallFrame) -> bool | None:
+        """`a and b`, where one of them decides, or both are known."""
+        every = isinstance(test.op, ast.And)
+        parts = [self.decided(node, frame) for node in test.values]
+        if (not every) in parts:
+            return not every
+        return None if None in parts else every
+
+    def _constant(self, node: ast.expr, frame: CallFrame) -> AbstractValue | None:
+        """A variable of a function that holds a constant; what an object gives itself, in one place alone."""
+        value = None
+        if isinstance(node, ast.Name):
+            value = frame.variables.get(node.id) if frame.scope else None
+        elif isinstance(node, ast.Attribute) and node.attr not in self.given_again and text(node.value) == "self":
+            on = frame.look("self")
+            held = [self.things[thing].fields.get(node.attr) for thing in on.objects] if on is not None else []
+            value = held[0] if len(held) == 1 else None
+        return value if value is not None and not value.tags and value.symbol else None
 
     def _either(self, node: ast.IfExp, frame: CallFrame) -> AbstractValue:
         if (known := self.decided(node.test, frame)) is not None:
@@ -376,3 +387,16 @@ class Expressions(Recording):
         sampler = fields.get("sampler", NOTHING)
         data = fields.get("dataset", NOTHING).all_tags
         return bool(sampler.of("sampler", "sampled") or sampler.tags & {BY_RANK, SHARE} or data & {SHARE, BY_RANK})
+
+
+def _holds(op: ast.cmpop, symbol: str, other: object) -> bool | None:
+    """A comparison of two constants; None where it is not known, or where a class may compare in its own way."""
+    if other is None:
+        return isinstance(op, ast.Is | ast.Eq) if symbol == "None" else None
+    if isinstance(other, str):
+        known = symbol[:1] in ("'", '"') and isinstance(op, ast.Eq | ast.NotEq)
+        return (symbol == repr(other)) == isinstance(op, ast.Eq) if known else None
+    if isinstance(other, bool) or not isinstance(other, int) or not _NUMBER.fullmatch(symbol):
+        return None
+    compare = each.TESTS.get(type(op))
+    return bool(compare(int(symbol), other)) if compare is not None else None

@@ -55,6 +55,12 @@ _UNLIKE = (
     DRAWN,
     MAY_LACK,
 )  # what a value is not any more when ranks have exchanged it
+# Arguments by which processes are counted: how each was made is told too.
+_COUNTED = {
+    "torch.distributed.init_process_group": ("rank", "4", "world_size", "3"),
+    "torch.multiprocessing.spawn": ("nprocs", "2"),
+    "torch.multiprocessing.start_processes": ("nprocs", "2"),
+}
 _VARIABLES = {
     "RANK": RANK, "SLURM_PROCID": RANK, "OMPI_COMM_WORLD_RANK": RANK, "PMI_RANK": RANK,
     "LOCAL_RANK": LOCAL, "SLURM_LOCALID": LOCAL, "OMPI_COMM_WORLD_LOCAL_RANK": LOCAL,
@@ -136,6 +142,8 @@ def call(
     last = name.rpartition(".")[2].rpartition(":")[2]
     every = [*given, *named.values()]
     python.updated(run, last, on, given, named)
+    if name in (".eval", ".train") and not any(value.symbol == "False" for value in given[:1]):
+        python.put_to_rest(run, on, rests=last == "eval")
     _tell(run, node, name, on, given, named)
     for pattern, act in made.KINDS:
         if pattern.search(name):
@@ -160,7 +168,7 @@ def call(
     if name in ("os.getenv", "getenv") and node.args:
         return variable(text(node.args[0]).strip("'\""))
     if last in ("device_count", "is_available"):
-        return NOTHING
+        return AbstractValue(symbol="device_count()") if last == "device_count" else NOTHING
     if vocabulary.TIMES.match(name):
         return AbstractValue(frozenset({CLOCK}))
     if vocabulary.SHAPE_OF.search(name):
@@ -195,9 +203,6 @@ def call(
         return python.several(last, given)
     if last == "next" and given:
         return run.element(given[0])
-    if last in ("ArgumentParser", "parse_args", "parse_known_args", "Namespace", "OmegaConf"):
-        options = AbstractValue(frozenset({run.make("options", node)}), "options")
-        return options._replace(items=(options, NOTHING)) if last == "parse_known_args" else options
     puts = last in ("update", "append", "extend", "add") and not on.of("dict")
     if puts and isinstance(node.func, ast.Attribute):
         _put_in(node.func.value, frame, every)
@@ -359,6 +364,9 @@ def _tell(
         key: value.with_(value.symbol) if value.symbol in ("True", "False", "None") else value
         for key, value in values.items()
     }
+    for key in _COUNTED.get(name, ()):
+        if key in values and values[key].symbol and values[key].symbol.isprintable():
+            values[key] = values[key].with_("is:" + values[key].symbol.replace(" ", ""))
     if on.all_tags:
         values["on"] = on
     if writes is not None or reads is not None:
@@ -425,6 +433,9 @@ def sum_in_place(node: ast.expr, frame: CallFrame, run: Run) -> None:
             for new in frame.variables[node.id].of("new"):  # a tensor whose parts were given numbers
                 fields = run.things[new].fields
                 run.things[new].fields = {key: value.agreed(*_UNLIKE) for key, value in fields.items()}
+            for table in frame.variables[node.id].of("dict"):
+                fields = run.things[table].fields
+                run.things[table].fields = {key: value.agreed(*_UNLIKE) for key, value in fields.items()}
             frame.variables[node.id] = frame.variables[node.id].agreed(*_UNLIKE)
         frame.reduced.add(node.id)
         for loop in run.loops:  # `for m in metrics: all_reduce(m)`

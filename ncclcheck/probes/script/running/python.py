@@ -6,8 +6,10 @@ import ast
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from ncclcheck.probes.script.running import vocabulary
 from ncclcheck.probes.script.running.values import (
     BY_RANK,
+    DEFAULT,
     LOCAL,
     NOTHING,
     NUMBERED,
@@ -19,11 +21,14 @@ from ncclcheck.probes.script.running.values import (
     AbstractValue,
     CallFrame,
     carried,
+    constant,
     join,
 )
 
 if TYPE_CHECKING:
     from ncclcheck.probes.script.running.calling import Calling as Run
+
+_MOST_PARTS = 200  # of a model that are told that it is put to rest (chosen, bounds time)
 
 
 def called(
@@ -35,7 +40,15 @@ def called(
     named: Mapping[str, AbstractValue],
     frame: CallFrame,
 ) -> AbstractValue | None:
-    """`partial`, `dict` and `getattr`; None for all else."""
+    """`partial`, `dict`, `getattr`, and the options of a command line; None for all else."""
+    last = name.rpartition(".")[2]
+    if last == "add_argument":
+        _add_option(run, node, named)
+        return NOTHING
+    if last in ("ArgumentParser", "parse_args", "parse_known_args", "Namespace", "OmegaConf"):
+        fields = run.options if last.startswith("parse") else {}
+        options = AbstractValue(frozenset({run.make("options", node, fields=fields)}), "options")
+        return options._replace(items=(options, NOTHING)) if last == "parse_known_args" else options
     if name in ("functools.partial", "partial") and given:
         return _partial(run, node, given, named)
     if name == "dict" and not node.args:
@@ -106,3 +119,32 @@ def several(last: str, given: list[AbstractValue]) -> AbstractValue:
     """`enumerate(loader)`, `zip(a, b)`: what a loop gives is a tuple; the loaders are kept."""
     tags = frozenset(tag for value in given for tag in value.all_tags)
     return AbstractValue(tags | {NUMBERED} if last == "enumerate" else tags)
+
+
+def _add_option(run: Run, node: ast.Call, named: Mapping[str, AbstractValue]) -> None:
+    """`add_argument("--port", default=29500)`: what it is where the command line does not say it."""
+    names = [part.value for part in node.args if isinstance(part, ast.Constant) and isinstance(part.value, str)]
+    spelled = next((name for name in names if name.startswith("--")), names[0] if names else "")
+    name = spelled.lstrip("-").replace("-", "_")
+    for keyword in node.keywords:
+        if keyword.arg == "dest" and isinstance(keyword.value, ast.Constant):
+            name = str(keyword.value.value)
+    default = named.get("default", NOTHING)
+    if "action" in named and "default" not in named and named["action"].symbol == "'store_true'":
+        default = constant(False)
+    known = default.symbol and default.symbol != "None" and default.items is None
+    if name.isidentifier() and known and not vocabulary.is_number_of_job(name):
+        run.options[name] = default.with_(DEFAULT)
+
+
+def put_to_rest(run: Run, on: AbstractValue, *, rests: bool) -> None:
+    """`model.eval()`, or `model.train()`: what `self.training` is in it and in its parts."""
+    waiting, seen = [*on.of("ddp", "fsdp", "module")], {""}
+    while waiting:
+        thing = waiting.pop()
+        if thing not in seen and len(seen) < _MOST_PARTS:
+            seen.add(thing)
+            fields = run.things[thing].fields
+            waiting += [part for value in fields.values() for part in value.of("module", "ddp", "fsdp")]
+            fields["training"] = constant(not rests)
+    run.at_rest = run.at_rest | seen if rests else run.at_rest - seen

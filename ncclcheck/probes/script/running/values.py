@@ -24,11 +24,12 @@ ORDERED = "ordered"  # in an order that each rank has drawn from a seed of its o
 UNEVEN = "uneven"  # a range whose length differs by rank
 GPU_0 = "gpu0"  # the device that is taken where no number is given
 CPU = "cpu"
+DEFAULT = "default"  # of an option, which the command line may change
 NUMBERED = "numbered"  # what a loop over it gives begins with a count
 _LONG = 160  # characters of a symbol
 # What goes over to a result: the loader that its samples came from, the model that its parameters are of.
 _CARRIED = ("from:", "params:", "via:", "past:", "state:", "loaded:")
-_PROPERTIES = {CLOCK, BY_RANK, AGREED, WORLD, OWN, LIVE, SHARE, CHANCE, DRAWN, MEAN, SUMMED, ORDERED}
+_PROPERTIES = {DEFAULT, CLOCK, BY_RANK, AGREED, WORLD, OWN, LIVE, SHARE, CHANCE, DRAWN, MEAN, SUMMED, ORDERED}
 
 
 class AbstractValue(NamedTuple):

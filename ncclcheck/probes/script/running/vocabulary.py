@@ -15,6 +15,14 @@ RANK_NAMES = re.compile(
 )
 LOCAL_NAMES = re.compile(r"^(?:get_)?local_rank$|^get_node_local_rank$|^local_process_index$")
 WORLD_NAMES = re.compile(r"^(?:get_|ddp_)?world_size$|^num_processes$")
+
+
+def is_number_of_job(name: str) -> bool:
+    """Whether a name alone tells that it is a rank, or a number of ranks."""
+    lower = name.lower()
+    return any(pattern.match(lower) for pattern in (LOCAL_NAMES, RANK_NAMES, WORLD_NAMES))
+
+
 GATHERS = re.compile(
     r"reduc|gather|synchroni|average_across|all_mean|broadcast|sync_|dist_mean|mean_all|across", re.I
 )
@@ -55,7 +63,7 @@ RECORDED = re.compile(
     r"^torch\.distributed\.|^detectron2\.utils\.comm\.|(?:^|\.)(?:DistributedDataParallel|FullyShardedDataParallel|fully_shard|DDP|FSDP)$"
     r"|set_device$|^\.(?:backward|step|zero_grad|cuda|to|item|iter|wait_for_everyone|barrier|consolidate_state_dict|fit|validate|test|predict|load_state_dict|state_dict|append|clip_grad_norm_|join|no_sync|wait|accumulate|requires_grad_|log|log_dict)$|clip_grad_\w+$|convert_sync\w*$|(?:^|\.)SummaryWriter$|^wandb\.init$|(?:^|\.)\w*Trainer$|^os\.makedirs$"
     r"|^torch(?:vision|audio)\.datasets\.|^\.(?:shard|evaluate|wrap)$|nn\.(?:parallel\.)?DataParallel$|^torch\.cuda\.(?:set_device|current_device|mem_get_info|empty_cache|device)$|^swanlab\.init$"
-    r"|(?:^|\.)ZeroRedundancyOptimizer$|^\.(?:setup(?:_module)?|save|unwrap_model)$|prepare\w*$|^deepspeed\.initialize$|Accelerator$|(?:^|\.)Fabric$|^iter$|^next$|random_split$|^os\.environ|getenv$|(?:^|\.)barrier$"
+    r"|(?:^|\.)ZeroRedundancyOptimizer$|^\.(?:setup(?:_module)?|save|unwrap_model)$|prepare\w*$|^deepspeed\.initialize$|Accelerator$|\.start_processes$|multiprocessing\.spawn$|\.Process$|(?:^|\.)Fabric$|^iter$|^next$|random_split$|^os\.environ|getenv$|(?:^|\.)barrier$"
 )
 PREPARES = ("prepare", "prepare_data_loader", "prepare_model", "prepare_optimizer", "setup", "setup_dataloaders")
 SETTINGS = re.compile(

@@ -65,7 +65,7 @@ def no_node_or_link_is_slower(cluster: Cluster) -> Iterator[Finding]:
     after so many repeats that an accident is out of the question. Healthy is what the faster paths carry. A
     warning below 88 % of that (BEN004.percent: a fault that takes 20 % stays visible in noise of a few percent),
     a failure below 50 % (BEN004.fail_percent) or where nothing arrives. Where
-    most exchanges or ranks lacked cores, only who is twelve times slower is named, and others are a note. Two
+    most exchanges or ranks lacked cores, only who is thirty times slower is named, and others are a note. Two
     nodes: only what differs between
     their two directions can be seen, and not on whose side; one below half of the other is measured six times, and
     its best counts, below a fifth where the ranks lack cores. What was slow in its only measurement is a

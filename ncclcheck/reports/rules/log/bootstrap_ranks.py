@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
@@ -20,6 +21,7 @@ from ncclcheck.reports.subjects.logs.start.communicators import (
     numbered,
     whose,
 )
+from ncclcheck.reports.subjects.logs.words.unexplained import unexplained
 from ncclcheck.reports.text.words.fold import fold_numbers, fold_ranks
 
 
@@ -81,12 +83,14 @@ def numbers(logs: Logs) -> Iterator[Finding]:
             fix=_FIX,
         )
         return
-    elif members := _members_twice(logs):
-        ranks, of = {event.rank for event in members if event.rank is not None}, members[0].fields["of"]
+    elif (members := _members_twice(logs))[0]:
+        events, of = members
+        ranks = sorted({event.rank for event in events if event.rank is not None})
+        others = fold_ranks(sorted({*range(of)} - {*ranks}))
         yield cause(
-            members,
-            f"two processes each came as {fold_ranks(sorted(ranks))} of {of}, and others of them never: two nodes "
-            "have one number",
+            events,
+            f"two processes each came as {fold_ranks(ranks)} of {of}, and {others} never: two nodes have one "
+            "number",
             why=_WHY,
             owner="job",
             at=Where(),
@@ -147,18 +151,33 @@ def _by_table(logs: Logs) -> Finding | None:
     )
 
 
-def _members_twice(logs: Logs) -> list[LogEvent]:
-    """Ranks that Lightning's start names twice while others of its world are named nowhere and it stops there."""
-    events = events_of(logs, "lightning-member")
-    world = max((int(event.fields["of"]) for event in events), default=0)
-    if events_of(logs, "lightning-registered") or len({event.rank for event in events}) >= world:
-        return []
-    lines: dict[int | None, list[int]] = {}
-    for event in events:
-        lines.setdefault(event.rank, []).append(event.line)
-    twice = bool(lines) and all(len(places) > 1 for places in lines.values())
-    apart = any(max(places) - min(places) > 1 for places in lines.values())  # two handlers double each line
-    return events if twice and apart else []
+def _members_twice(logs: Logs) -> tuple[list[LogEvent], int]:
+    """Ranks that a start names twice while others of its world are named nowhere, and the world's size.
+
+    Where the lines stand pairwise two handlers may double each: unless as many stand there as the world has ranks,
+    and the start failed.
+    """
+    if events_of(logs, "lightning-registered"):
+        return [], 0
+    kinds: dict[str, list[LogEvent]] = {}
+    for event in events_of(logs, "lightning-member", "rank-announced"):
+        if event.rank is not None:
+            kinds.setdefault(_NUMBER.sub("#", event.text)[:_KIND], []).append(event)
+    for events in kinds.values():
+        world = max((int(event.fields["of"]) for event in events if "of" in event.fields), default=logs.world or 0)
+        lines: dict[int | None, list[LogEvent]] = {}
+        for event in events:
+            lines.setdefault(event.rank, []).append(event)
+        times = {sum(event.count for event in same) for same in lines.values()}
+        often = max(times)
+        twice = len(times) == 1 and often > 1 and len(lines) < world
+        apart = any(same[-1].line - same[0].line > 1 for same in lines.values())
+        if twice and (apart or (len(lines) * often == world and unexplained(logs))):
+            return events, world
+    return [], 0
+
+
+_NUMBER, _KIND = re.compile(r"\d+"), 30  # characters by which lines that announce a rank are of one kind
 
 
 def _never(member: LogMember, logs: Logs) -> str:

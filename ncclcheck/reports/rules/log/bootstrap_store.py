@@ -21,8 +21,10 @@ _RETRIES = 20  # a start that goes well tells it once or twice a rank
 _IN_VAIN = 5
 _TWICE = 2  # lines of waiting: one alone is a start that took longer than 10 s
 _PROGRESS = ("training-goes-on", "work-goes-on", "ended-well", "nccl-tests-row")
-_SIMILAR = re.compile(r"^\[(\d{1,6}) similar log lines\]")  # as clouds fold them
+# As clouds and Ray fold them.
+_SIMILAR = re.compile(r"^\[(?P<cloud>\d{1,6}) similar log lines\]|\[repeated (?P<ray>\d{1,6})x across cluster\]")
 _OF_PYTHON = re.compile(r"OSError: \[Errno (?:48|98)\]")
+_LOST = re.compile(r"got error: (?:Connection (?:reset|closed)|Broken pipe|Failed to recv)")
 _RAISED = re.compile(r"^\S{0,80}Error: ")
 _LISTENS = re.compile(r"server socket has failed to (?:listen|bind)")
 _WHY = ("error", "told", "error_of", "nccl", "ssh")
@@ -221,7 +223,7 @@ def name(logs: Logs) -> Iterator[Finding]:
     lost = {_host(event) for event in events_of(logs, "store-unreachable")}
     wrong = malformed(logs)
     tried = [event for event in events_of(logs, "name-unresolved") if event.fields["host"] not in wrong]
-    total = sum(max(event.count, _folded(event)) for event in tried)
+    total = sum(max(event.count, event.count - 1 + _folded(event)) for event in tried)
     in_vain = total > _RETRIES or _to_the_end(logs, tried) or _nothing_after(logs, tried)
     in_vain = in_vain or any(_RAISED.search(event.text) for event in tried)
     events = [event for event in tried if event.fields["host"] in lost or in_vain]
@@ -237,20 +239,21 @@ def name(logs: Logs) -> Iterator[Finding]:
         ]
     if not events or wrong or starts_later(logs, events[-1]):
         return
-    host = next((event.fields["host"] for event in events if "host" in event.fields), "the master")
+    host = next((event.fields["host"] for event in events if "host" in event.fields), "")
     by_ssh = events[0].text.startswith("ssh:")  # mpirun's and pdsh's way to the other nodes
     yield cause(
         events,
-        f"the name {host} has no address on the node that dials it: {_unknown(events)}",
+        f"{f'the name {host}' if host else 'the name of the master'} has no address on the node that dials it: "
+        f"{_unknown(events)}",
         why="A typo in the list of hosts, a name that only some nodes know, or a node (a pod) that is not up yet."
         if by_ssh else "A typo in MASTER_ADDR or --rdzv-endpoint, or a name that only some nodes know.",
         owner="job",
         fix=[
             you("Confirm on each node: it must print an address.",
-                f"getent ahosts {quote(host) if ' ' not in host else '$MASTER_ADDR'}"),
+                f"getent ahosts {quote(host) if host else '$MASTER_ADDR'}"),
             you("Start mpirun once all names resolve; in Kubernetes the workers need a headless service, and must "
                 "be up before the launcher.",
-                f"for i in $(seq 60); do getent ahosts {quote(host)} && break; sleep 5; done") if by_ssh
+                f"for i in $(seq 60); do getent ahosts {quote(host or 'NODE')} && break; sleep 5; done") if by_ssh
             else you("Give the address instead of the name.",
                      "export MASTER_ADDR=$(getent ahostsv4 HEAD | awk 'NR==1{print $1}')"),
             admin("Make the name known on all nodes.", "cat /etc/hosts"),
@@ -268,8 +271,8 @@ def _of_the_web(logs: Logs, event: LogEvent) -> bool:
 
 def _folded(event: LogEvent) -> int:
     """How often it was said, where only one of the lines is there."""
-    match = _SIMILAR.match(event.text)
-    return int(match[1]) if match else 1
+    match = _SIMILAR.search(event.text)
+    return int(match["cloud"] or match["ray"]) if match else 1
 
 
 def _nothing_after(logs: Logs, tried: list[LogEvent]) -> bool:
@@ -505,10 +508,13 @@ def meeting(logs: Logs) -> Iterator[Finding]:
     yield cause(
         events,
         _who_came(events[0]),
-        why="A node is down or was not started, it was given another --nnodes, --rdzv-id or endpoint, or two were "
+        why="The others follow from its end; what ended it is in its own lines or its host's log."
+        if _LOST.search(events[0].text) else
+        "A node is down or was not started, it was given another --nnodes, --rdzv-id or endpoint, or two were "
         "given the same RANK or --node-rank.",
         owner="job",
         fix=[
+            *([_ITS_OWN_END] if _LOST.search(events[0].text) else []),
             *([you(f"Read what rank {owner} did meanwhile: it raised, works on alone, or hangs before this call.",
                    "py-spy dump --pid PID")] if (owner := events[0].fields.get("owner")) else []),
             you("Confirm: see on which nodes an agent runs, and with which arguments.",
@@ -518,6 +524,12 @@ def meeting(logs: Logs) -> Iterator[Finding]:
             admin("Look after the node that does not come.", "sinfo -R"),
         ],
     )  # fmt: skip
+
+
+_ITS_OWN_END = you(
+    "Read its output from the first error on; where it wrote nothing, its host may have killed it.",
+    "dmesg -T | grep -iE 'oom|killed|xid'",
+)
 
 
 def _too_many(events: list[LogEvent]) -> Finding | None:
@@ -568,6 +580,9 @@ def _who_came(event: LogEvent) -> str:
         return f"{came} of {wanted} processes came" + (f" within {fields['after']} s" if "after" in fields else "")
     if event.sign == "store-wait":
         key = fields.get("keys") or fields.get("key", "")
+        if "owner" in fields and _LOST.search(event.text):
+            gone = f"rank {fields['owner']} went away while this communicator was made"
+            return f"{gone}: its store closed the connection"
         if "owner" in fields:
             who = "" if event.rank is not None else "a rank "
             return f"{who}waited in vain for rank {fields['owner']}, which did not come to this communicator"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.probes.facts.log.fields import first_named
 from ncclcheck.reports.judgement.findings import Finding, note, unknown, you
-from ncclcheck.reports.rules.log.ends import ASK_RAS, GONE_ON
+from ncclcheck.reports.rules.log.ends import GONE_ON, ask_where_it_stands
 from ncclcheck.reports.rules.log.first import SENT, errors, hung_up, terminated
 from ncclcheck.reports.subjects.logs.logged import (
     cause,
@@ -143,7 +143,7 @@ def _batch_system(event: LogEvent) -> tuple[str, tuple[str, str]]:
 
 def _signal(event: LogEvent) -> str:
     """The signal that a job was ended by, as the line says; a line that names none tells of Ctrl-C."""
-    name = first_named(event.fields, "signal", "caught", "own", "drained", "shell", "zsh")
+    name = first_named(event.fields, "signal", "closing", "caught", "own", "drained", "shell", "zsh")
     if "step" in event.fields:
         return "SIGTERM"
     if sent := SENT.get(event.fields.get("exitcode", event.fields.get("name", ""))):
@@ -152,7 +152,7 @@ def _signal(event: LogEvent) -> str:
 
 
 def _who(event: LogEvent) -> str:
-    return "torchrun" if "signal" in event.fields else "the job"
+    return "torchrun" if {"signal", "closing"} & {*event.fields} else "the job"
 
 
 def _by_signal(ordered: list[LogEvent], signal: str) -> Finding:
@@ -236,7 +236,7 @@ def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
             why="No step, result or clean exit is logged before it.",
             owner="job",
             evidence=lines(ordered),
-            fix=[_WHERE_IT_STANDS, ASK_RAS],
+            fix=[_WHERE_IT_STANDS, ask_where_it_stands(logs)],
         )
     if not stood:
         return cause(
@@ -244,7 +244,7 @@ def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
             f"{what}; whether it hung before is not in these lines",
             why="No step, result or clean exit is logged before it.",
             owner="job",
-            fix=[_WHERE_IT_STANDS, ASK_RAS],
+            fix=[_WHERE_IT_STANDS, ask_where_it_stands(logs)],
         )
     place, within = stood[0].fields["raised_at"], stood[0].fields.get("raised_in", "")
     waited = f"{place}, in {within}" if within else place
@@ -256,7 +256,7 @@ def _interrupted(logs: Logs, ordered: list[LogEvent]) -> Finding:
         if _COLLECTIVE.search(waited)
         else "No step, result or clean exit is logged before it.",
         owner="job",
-        fix=[_WHERE_IT_STANDS, ASK_RAS],
+        fix=[_WHERE_IT_STANDS, ask_where_it_stands(logs)],
     )
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Cluster, LogEvent, LogFile, LogProcess, Logs
-from ncclcheck.reports.judgement.findings import Finding, State, Where, fine, note, seen, unknown, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, Where, fine, note, seen, unknown, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.rules.log.first import errors
 from ncclcheck.reports.rules.log.killed import stood_in
 from ncclcheck.reports.subjects.logs.attempts import earlier, latest
 from ncclcheck.reports.subjects.logs.dialled_addresses import is_virtual
-from ncclcheck.reports.subjects.logs.ending import died, goes_on_after
+from ncclcheck.reports.subjects.logs.ending import LEVELS, died, goes_on_after
 from ncclcheck.reports.subjects.logs.logged import (
     events_of,
     in_order,
@@ -35,6 +36,19 @@ ASK_RAS = you(
     "If the job hangs, ask NCCL's RAS on one of its hosts while it does (NCCL 2.24 and later).",
     "echo 'verbose status' | nc localhost 28028",
 )
+_OTHER_INTERFACE = you(
+    "Give NCCL only interfaces by which the hosts reach each other.", "export NCCL_SOCKET_IFNAME=^lo,docker,veth"
+)
+ASK_STACKS = you("If the job hangs, see where each process stands while it does.", "py-spy dump --pid PID")
+_RELEASE, _RAS_SINCE = re.compile(r"\d{1,3}\.\d{1,3}"), (2, 24)
+# Any word of complaint, also in lines that mean nothing as a rule: then it is not said that nobody complains.
+_BAD_WORD = re.compile(
+    r"(?i)\berr(?:or|no)?\b|error|fail|timed? ?out|refused|denied|unable|cannot|can't|could ?n[o']t|abort|killed"
+    r"|exception|invalid|not (?:found|known|available|supported)|no such|unreachable|no route|mismatch|lost\b|warn"
+)
+# Harmless in a start that goes on; where nothing is told after them they are all that the log says.
+_TELL_AT_THE_END = ("connect-retried", "name-unresolved", "store-refused")
+_AT_THE_END = "the log ends with"
 _NEAR_THE_END = 5  # lines: chosen, what is printed below a last error
 _RAISED = ("python-error", "nccl-warning", "complaint")
 
@@ -134,8 +148,10 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
         yield fine(Where(), "the log shows that the job went on; its end is not in it")
     else:
         words = [event for event in events_of(logs, *SAID) if not MILD.match(event.text) or of_a_fault(event.text)]
+        tries = events_of(logs, *_TELL_AT_THE_END)
+        last_tried = [event for event in tries if _stands(logs, event) == _AT_THE_END]
         events = [event for event in before if event.sign in _RAISED] or words
-        reason = tells_most(events) if events else None
+        reason = tells_most(events) if events else next(reversed(last_tried), None)
         yield (None if began else _members_missing(logs)) or _stops(logs, began, reason, again=bool(before))
 
 
@@ -146,10 +162,13 @@ def _members_missing(logs: Logs) -> Finding | None:
     missing = sorted({*range(min(world, 65536))} - {event.rank for event in events})
     if not missing or events_of(logs, "lightning-registered"):
         return None
+    came = sorted({event.rank for event in events if event.rank is not None})
+    twice = len(events) == world == 2 * len(came)
+    doubled = f": ranks {fold_numbers(came)} are announced twice (two nodes with one number, or a doubled logger)"
     return unknown(
         Where(),
-        f"the start stops at {world - len(missing)} of {many(world, 'rank')}; not in these files: ranks "
-        f"{fold_numbers(missing)}",
+        f"the start stops at {world - len(missing)} of {many(world, 'rank')}{doubled if twice else ''}; not in "
+        f"these files: ranks {fold_numbers(missing)}",
         why="Lightning's start waits for all ranks: those that were not started on another node, or cannot reach "
         "the master, leave no line here.",
         owner="job",
@@ -184,7 +203,7 @@ def _nowhere(logs: Logs) -> str:
         if is_virtual(end.interface) and end.address.startswith("fe80:")
     )
     name = next(used, "")
-    return f"; NCCL also sends over {name}, link-local: another host is not reached by it" if name else ""
+    return f"NCCL also sends over {name}, link-local: another host is not reached by it" if name else ""
 
 
 def _stops(logs: Logs, began: list[LogProcess], reason: LogEvent | None, *, again: bool) -> Finding:
@@ -201,22 +220,47 @@ def _stops(logs: Logs, began: list[LogProcess], reason: LogEvent | None, *, agai
     stack = [stood_in(event.fields) for event in events_of(logs, "native-frame") if "stacked" in event.fields]
     stands = f"a debugger's stack: the process stood in {', called by '.join(stack[:3])}; " if stack else ""
     first = f"{_stands(logs, reason)}: {quoted(reason)}; " if reason and not again else ""
+    nowhere = _nowhere(logs)
+    if nowhere and first:  # it explains what was tried in vain
+        first, nowhere = f"{nowhere}; {first}", ""
+    silent = "" if reason or _frightens(logs) else "nobody complains, and "
     return unknown(
         Where(),
-        f"{stands}{first}nobody complains, and these lines do not show that the job ended or went on"
+        f"{stands}{first}{silent}these lines do not show that the job ended or went on"
         + (f": they {where_}" if began else "")
-        + _nowhere(logs)
+        + (f"; {nowhere}" if nowhere else "")
         + (f"; an earlier attempt failed by: {quoted(reason)}" if reason and again else ""),
         why="A rank that never arrived at a collective or was stopped, or a network that drops packets, leaves no "
-        "line in NCCL's log. A job that still runs or a file that was cut looks the same.",
+        "line in NCCL's log. A job that still runs or a file that was cut looks the same."
+        if _speaks_of_nccl(logs) else "A process that waits or was stopped prints nothing. A job that still runs "
+        "or a file that was cut looks the same.",
         owner="job",
         evidence=[*(lines([reason]) if reason else []), *last[:3]],
         fix=[
+            *([_OTHER_INTERFACE] if _nowhere(logs) else []),
             *(advice(reason.text) if reason else []),
             *(known.fix if reason and (known := understood_words(reason.text)) else []),
-            ASK_RAS,
+            ask_where_it_stands(logs),
         ],
-    )
+    )  # fmt: skip
+
+
+def _frightens(logs: Logs) -> bool:
+    """Whether any line has a word of complaint, also one that means nothing as a rule."""
+    return any(event.level in LEVELS or _BAD_WORD.search(event.text) for event in logs.events)
+
+
+def _speaks_of_nccl(logs: Logs) -> bool:
+    """Whether NCCL wrote any of it."""
+    return bool(logs.processes or logs.version or any(file.records for file in logs.files))
+
+
+def ask_where_it_stands(logs: Logs) -> Remedy:
+    """Of a job that may hang: NCCL's RAS where NCCL is seen and may have it, else Python's stack."""
+    versions = {process.version for process in logs.processes} | {logs.version}
+    numbers = [tuple(map(int, match[0].split("."))) for name in versions if (match := _RELEASE.match(name or ""))]
+    old = bool(numbers) and max(numbers) < _RAS_SINCE
+    return ASK_RAS if _speaks_of_nccl(logs) and not old else ASK_STACKS
 
 
 @log_rule(
@@ -272,7 +316,7 @@ def understood(logs: Logs) -> Iterator[Finding]:
 def _stands(logs: Logs, event: LogEvent) -> str:
     """Where the line stands that says most."""
     below = next((file.lines - event.line for file in logs.files if file.name == event.file), 0)
-    return "the log ends with" if below < _NEAR_THE_END else "the log says"
+    return _AT_THE_END if below < _NEAR_THE_END else "the log says"
 
 
 @log_rule("LOG009", "the log covers a single attempt", worst=State.NOTE, symptom=True, whole=True)

@@ -37,6 +37,7 @@ from ncclcheck.reports.subjects.logs.words.unexplained import (
     ENDS_NO_JOB,
     behind,
     last_words,
+    of_nccl,
     only_services,
     unexplained,
 )
@@ -118,8 +119,13 @@ def _went_on_itself(logs: Logs, event: LogEvent, events: list[LogEvent]) -> bool
 
 
 def hung_up(logs: Logs) -> list[LogEvent]:
-    """torchrun's own end by SIGHUP: its session was lost. By SIGTERM it may end since another node failed."""
-    return [event for event in events_of(logs, "signal-exception") if event.fields.get("signal") == _SIGHUP]
+    """torchrun's own end by SIGHUP: its session was lost. By SIGTERM it may end since another node failed.
+
+    It hands on the signal that it got itself; SIGTERM is also what it ends the others with when one failed.
+    """
+    ended = [event for event in events_of(logs, "signal-exception") if event.fields.get("signal") == _SIGHUP]
+    handed_on = events_of(logs, "sigterm-to-peers")
+    return ended or [event for event in handed_on if event.fields.get("closing") in ("SIGHUP", "SIGINT")]
 
 
 def terminated(logs: Logs) -> list[LogEvent]:
@@ -175,7 +181,7 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
         yield _first(logs, events)
     elif events_of(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs) or terminated(logs):
         yield fine(Where(), "no line reports a failure but that the job was ended from outside (LOG006)")
-    elif follow := _consequences(logs):
+    elif follow := consequences(logs):
         passed_on = {(event.file, event.line) for event in follow}
         warned = in_order(
             event
@@ -215,7 +221,7 @@ def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
         event for event in events_of(logs, "complaint") if of_words(event.text)
     )  # though work is seen after it
     most = tells_most([*events, *in_order([*events_of(logs, "explains"), *sure])])
-    usual = behind(" ".join(words(event.text) for event in [*ends, *events][:4]))
+    usual = behind(" ".join(words(event.text) for event in [*ends, *events][:4]), nccl=of_nccl(logs))
     shows = you(f"What would show more: {usual.shows}.", *([usual.command] if usual.command else []))
     if not tells_why(most):
         faults = [event for event in in_order(logs.events) if of_a_fault(event.text)]
@@ -273,7 +279,8 @@ def _first(logs: Logs, events: list[LogEvent]) -> Finding:
     )  # fmt: skip
 
 
-def _consequences(logs: Logs) -> list[LogEvent]:
+@derived
+def consequences(logs: Logs) -> list[LogEvent]:
     """Those that tell of a failure: at the end of a healthy job some ranks leave before others."""
     aside = {
         (event.file, event.line) for event in logs.events if event.sign == "python-error" and _is_aside(event)
@@ -355,7 +362,7 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
     signs = {event.sign for event in follow}
     if signs == {"propagated"}:
         what = (
-            "these lines only show the result that NCCL's functions handed up (FILE:LINE -> 2); the warning that "
+            "these lines only show the result that NCCL's functions handed up (FILE:LINE -> N); the warning that "
             "says why stands above them or in another rank's log"
         )
     elif signs <= {"flushed", "propagated"}:
@@ -394,6 +401,8 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
 
 def _more_said(logs: Logs) -> list[str]:
     """What would tell more the next time; what is on already is not asked for."""
+    if not of_nccl(logs):
+        return []
     level = {process.settings.get("NCCL_DEBUG") for process in logs.processes}
     exports = [] if any(file.records for file in logs.files) and level != {"WARN"} else ["export NCCL_DEBUG=INFO"]
     return [*exports, "export TORCH_DISTRIBUTED_DEBUG=DETAIL", "export TORCH_FR_BUFFER_SIZE=2000"]

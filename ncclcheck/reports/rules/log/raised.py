@@ -31,6 +31,11 @@ from ncclcheck.reports.text.words.fold import fold_ranks
 
 _MOST_OF_TEXT = 400  # of the exception; a terminal shows the first three lines of it
 _SHORT = 120  # the same: where it was raised stands beside it
+_MOST_OF_CODE = 100  # characters of a line of code beside a short exception
+_SAYS_NOTHING = re.compile(
+    r"raise\b|(?:return |await |\w{1,40} = )?[\w.]{0,60}\b(?:exit|main|run|fit|train|launch|start|__init__|call)"
+    r"\w{0,20}\(|.*[(,\[{]$|.{0,12}$"
+)
 _TWICE = re.compile(r"^(.{6,}?)\1+$")  # what two processes say into one line
 _MOST_KINDS = 4  # of exceptions that are told: chosen, the first is the cause in most logs
 _SEVERE = re.compile(r"(?:\S{1,40} ){0,3}\[?(?:E\d{4} |ERROR\b|CRITICAL\b|FATAL\b)")
@@ -123,7 +128,7 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
     return cause(
         same,
         at=at_rank,
-        what=f"{who} raised {text}{f' at {at}' if short else ''}{after}",
+        what=f"{who} raised {text}{f' at {at}{_code(first)}' if short else ''}{after}",
         why=meaning.why if meaning else "Its process ends, and all others wait for it in their next collective.",
         owner="job",
         more=[
@@ -132,6 +137,12 @@ def _raised(logs: Logs, same: list[LogEvent]) -> Finding:
         ],
         fix=[*advice(first.text), *(meaning.fix if meaning else ()), *(() if known else (look,))],
     )
+
+
+def _code(event: LogEvent) -> str:
+    """The line of code that raised it, where it says more than that something is raised or called."""
+    code = event.fields.get("code_line", "")
+    return f": {code[:_MOST_OF_CODE]}" if code and not _SAYS_NOTHING.match(code) else ""
 
 
 def _before(logs: Logs, same: list[LogEvent]) -> LogEvent | None:

@@ -10,6 +10,7 @@ from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Where, admin, seen, you
 from ncclcheck.reports.rules.log.first import errors
 from ncclcheck.reports.subjects.logs.logged import cause, events_of, in_order, log_rule, where
+from ncclcheck.reports.subjects.logs.words.wording import before, quoted, understood
 
 _ENDED_WITHOUT_A_WORD = ("connection error code 2", "End of file", "exits unexpectedly")
 
@@ -246,6 +247,13 @@ _BECAUSE = re.compile(r"marked dead because ([^.(]{10,120})")
 _NO_PMI = re.compile(r"was not (?:built|configured) with SLURM|mpi/pmi|Invalid MPI type")
 
 
+# That MPI did not start, and nothing of why.
+_ONLY_SAYS_THAT = re.compile(
+    r"was unable to (?:reliably )?(?:start|launch)|An error occurred in (?:the MPI_)?MPI_Init|MPI_INIT has failed"
+    r"|it looks like MPI_INIT failed|PML add procs failed|MPI_Init\w* (?:has )?failed"
+)
+
+
 def _without_pmi(events: list[LogEvent]) -> Finding:
     first = next(event for event in events if _NO_PMI.search(event.text))
     named = re.search(r"Invalid MPI type '(\w{1,20})'|mpi/(\w{1,20})", first.text)
@@ -303,12 +311,17 @@ def mpi_starts(logs: Logs) -> Iterator[Finding]:
     if any(_NO_PMI.search(event.text) for event in events):
         yield _without_pmi(events)
     elif events:
+        boxes = [event for event in events_of(logs, "mpi-box") if not _ONLY_SAYS_THAT.search(event.text)]
+        vague = _ONLY_SAYS_THAT.search(events[0].text) is not None
+        told = boxes[0] if vague and boxes else None
+        unsaid = "; why is not in these lines" if vague and not (told or before(logs, events[0])) else ""
         yield cause(
-            events,
-            f"MPI did not start: {_in_short(events[0].text)}",
+            [events[0], told, *events[1:]] if told else events,
+            f"MPI did not start{unsaid}: {quoted(told) if told else _in_short(events[0].text)}",
             why="The processes never came to NCCL.",
             owner="job",
             fix=[
+                *(known.fix if told and (known := understood(told.text)) else ()),
                 you(
                     "Confirm without NCCL.",
                     "mpirun -H node1:1,node2:1 hostname",

@@ -139,7 +139,9 @@ def ports(cluster: Cluster) -> Iterator[Finding]:
         split = split | hashed.pairs
     tries = tries.without({*split})
     parts = [] if split else port_range.shut_ports(tries.reached, half)
-    yield from port_range.findings(tries.reached, parts, tries.hosts, tries.links)
+    counted = {part.node for part in parts if port_range.is_counted(part, tries.hosts[part.node])}
+    of_range = [part for part in parts if part.node not in counted]  # of the others the volleys say it
+    yield from port_range.findings(tries.reached, of_range, tries.hosts, tries.links)
     tries = tries.without({pair for part in parts for pair in part.pairs})
     explained = [*by_own_way, *itself, *at_source, *split, *parts]
     yield from by_name.findings(cluster, tries.reached, tries.links)

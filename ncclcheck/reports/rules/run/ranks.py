@@ -23,7 +23,7 @@ from ncclcheck.reports.judgement.findings import (
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
 from ncclcheck.reports.subjects.failures import broken_store, cut, deadlock, lost, stopped
 from ncclcheck.reports.subjects.failures.last_words import WordsMeaning
-from ncclcheck.reports.subjects.failures.limits import exhausted
+from ncclcheck.reports.subjects.failures.limits import cut_libraries, exhausted
 from ncclcheck.reports.subjects.failures.limits.crowded import crowded_nodes
 from ncclcheck.reports.subjects.links.reached import closed, closed_to
 from ncclcheck.reports.text.words.fold import fold_names, fold_ranks, many
@@ -271,7 +271,7 @@ def _did_not_come(rank: RankState) -> Finding:
 
 def _ended(cluster: Cluster, end: JobEnd) -> Finding:
     """What a limit explains, that; else what its last words mean."""
-    spent = exhausted.of_end(cluster, end)
+    spent = exhausted.of_end(cluster, end) or cut_libraries.of_end(cluster, end)
     known = lost.meaning(end)
     if spent:
         what, fix = f"{spent.words}; {lost.ending(cluster, end)}", [*spent.fix]
@@ -354,7 +354,7 @@ def _held(cluster: Cluster, end: JobEnd, level: Callable[..., Finding]) -> Findi
 
 
 def _lost(cluster: Cluster, rank: RankState) -> Finding:
-    spent = exhausted.of_rank(cluster, rank)
+    spent = exhausted.of_rank(cluster, rank) or cut_libraries.of_rank(cluster, rank)
     known = None if spent else lost.meaning_of(rank, cluster.run)
     cause = spent.words if spent else known.means if known else ""
     return fail(

@@ -25,6 +25,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     script_rule,
     written,
 )
+from ncclcheck.reports.subjects.script.sides import numbers
 from ncclcheck.reports.subjects.script.steps import shares_model
 from ncclcheck.reports.subjects.script.traced import (
     begun_anew,
@@ -175,6 +176,7 @@ def _not_shared(script: Script) -> Iterator[Call]:
             continue
         sampler = tags(call, "sampler") | tags(call, "3")
         alone = _at_random(call) and "sampler" not in call.arguments
+        alone |= {*numbers(call, "sampler", "3")} == {"None"} and {*numbers(call, "shuffle", "2")} == {"True"}
         alone |= bool(sampler) and all(tag.startswith("plain@") for tag in sampler)
         knows = {"rank", "local", "byrank", "world", "share", "own"} & (tags(call, "0") | tags(call, "dataset"))
         if alone and not knows:

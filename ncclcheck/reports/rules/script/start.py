@@ -21,6 +21,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     here,
     in_function,
     indent,
+    known,
     line_of,
     of_many_ranks,
     on_all_ranks,
@@ -33,6 +34,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     with_argument,
     written,
 )
+from ncclcheck.reports.subjects.script.sides import numbers
 from ncclcheck.reports.subjects.script.world import runs_for_certain, spans_nodes
 
 _RUNS = re.compile(r"subprocess\.|os\.(?:system|popen)$")
@@ -71,12 +73,14 @@ def meeting(script: Script) -> Iterator[Finding]:
     ## Source
     PyTorch documentation, torch.distributed, "Initialization"; torchrun, "Environment Variables".
     """
+    fixed = False
     for call in that_starts(script):
         value, name = "", call.arguments.get("0", "").strip("'\"")
         if call.name == INIT:
             value, name = given_to(script, call, "init_method", "1"), "init_method"
         elif call.name == "os.environ.set":
             value = call.arguments.get("1", "")
+            value = value if re.match(r"['\"]", value) else known(script, call, "1") or value
         if name not in ("init_method", "MASTER_ADDR", "MASTER_PORT"):
             continue
         if any(guard.kind == "other" for guard in call.guards):
@@ -113,9 +117,41 @@ def meeting(script: Script) -> Iterator[Finding]:
         elif not default and (address := _ONE_ADDRESS.match(value)) and not _LOOPBACK.match(value):
             text = f"the processes meet at {address.group(1)}, whichever nodes the job is given"
             yield note(here(call), text, evidence=[written(script, call)], fix=[_to_the_launcher(script, call)])
-        elif name == "MASTER_PORT" and re.fullmatch(r"['\"]\d{1,5}['\"]", value) and int(value[1:-1]) <= MOST_PORT:
-            yield note(here(call), f"port {value[1:-1]} is fixed: a second job on the node finds it taken",
-                       evidence=[written(script, call)])  # fmt: skip
+        chosen = is_option and script.arguments  # by who starts the job
+        if not chosen and (finding := _fixed_port(script, call, value, "by default" if default else "")):
+            fixed = True
+            yield finding
+    if not fixed and not script.arguments:
+        yield from _ports_by_default(script)
+
+
+def _fixed_port(script: Script, call: Call, value: str, how: str) -> Finding | None:
+    """A port that each job on a node would take."""
+    port = re.fullmatch(r"['\"](?:tcp://[^'\"]*:)?(\d{1,5})['\"]|(\d{1,5})", value)
+    number = next(filter(None, port.groups()), "") if port else ""
+    if not number or int(number) > MOST_PORT:
+        return None
+    text = f"port {number} is fixed{' ' + how if how else ''}: a second job on the node finds it taken"
+    return note(here(call), text, evidence=[written(script, call)], fix=[_port_of_the_launcher(script, call)])
+
+
+def _ports_by_default(script: Script) -> Iterator[Finding]:
+    """Options for an address, whose default names a port."""
+    for call in reached(script):
+        url = re.match(r"['\"]tcp://.*:(\d{1,5})['\"]$", call.arguments.get("default", ""))
+        if call.name.endswith(".add_argument") and url:
+            text = f"port {url.group(1)} is fixed by default: a second job on the node finds it taken"
+            yield note(here(call), text, evidence=[written(script, call)],
+                       fix=[you("Leave it to the launcher, or give each job one of its own.")])  # fmt: skip
+            return
+
+
+def _port_of_the_launcher(script: Script, call: Call) -> Remedy:
+    line, value = line_of(script, call.file, call.line), call.arguments.get("1", "")
+    plain = re.fullmatch(r"\s*os\.environ\[(['\"])MASTER_PORT\1\] = [^;#]*", line) and call.first == call.last
+    new = f'{indent(line)}os.environ.setdefault("MASTER_PORT", {value})' if plain else None
+    text = "Leave it to the launcher, or to an option of each job."
+    return edited(script, text, call.file, {call.line: new} if new else None)
 
 
 def _set_anew(script: Script, call: Call, name: str) -> bool:
@@ -255,7 +291,8 @@ def in_time(script: Script) -> Iterator[Finding]:
     ## What
     `os.environ[...] = ...` after the call that reads the variable: MASTER_*, TORCH_NCCL_* and WORLD_SIZE after
     `init_process_group`, NCCL_* after the first collective or DistributedDataParallel, CUDA_VISIBLE_DEVICES after
-    the first use of CUDA, OMP_NUM_THREADS after torch was imported.
+    the first use of CUDA, OMP_NUM_THREADS after torch was imported, HF_HOME and the like after transformers or
+    datasets were.
 
     ## Why it matters
     It changes nothing, in silence.
@@ -289,8 +326,8 @@ def in_time(script: Script) -> Iterator[Finding]:
             reader = _before(script, call, lambda operation: operation not in ("init_process_group", "new_group"))
         elif name in ("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING"):
             reader = _cuda_before(script, call, _BEGINS if name == "CUDA_VISIBLE_DEVICES" else _ALLOCATES)
-        elif name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            reader = _import_before(script, call)
+        elif library := _read_by(name):
+            reader = _import_before(script, call, library)
         else:
             continue
         if reader:
@@ -310,8 +347,13 @@ def _ineffective(script: Script, call: Call, reader: Call, name: str) -> Finding
 
 
 def _late(script: Script) -> list[tuple[Call, Call]]:
-    """NCCL's variables that are set once a communicator is there, as a rank comes to them."""
+    """Variables that are set once they were read, as a rank comes to both, in whatever functions: NCCL's once a
+    communicator is there, the launcher's once the group is, CUDA_VISIBLE_DEVICES once CUDA is used.
+    """
     reader: Call | None = None
+    set_before: set[str] = set()  # a function that is called twice
+    start: Call | None = None
+    used: Call | None = None
     by_place: dict[str, tuple[Call, Call]] = {}
     for call in script.trace:
         plain = all(guard.kind in ("main", "group") for guard in call.guards)
@@ -322,11 +364,29 @@ def _late(script: Script) -> list[tuple[Call, Call]]:
             and not call.name.endswith(_NO_COMMUNICATOR)
         ):
             reader = call
-        of_nccl = call.arguments.get("0", "").strip("'\"").startswith("NCCL_")
+        start = call if start is None and plain and call.name == INIT else start
+        used = call if used is None and plain and _uses_cuda(call) else used
+        name = call.arguments.get("0", "").strip("'\"")
+        of_nccl = name.startswith("NCCL_")
         set_by_all = call.name == "os.environ.set" and not any(guard.kind == "rank" for guard in call.guards)
         if of_nccl and set_by_all and reader is not None:
             by_place.setdefault(call.place, (call, reader))
+        early = (
+            set_by_all and not any(guard.kind == "other" for guard in call.guards) and call.place not in set_before
+        )
+        set_before |= {call.place} if call.name == "os.environ.set" and used is None and start is None else set()
+        if early and name == "CUDA_VISIBLE_DEVICES" and used is not None:
+            by_place.setdefault(call.place, (call, used))
+        of_launcher = re.match(r"MASTER_|TORCH_NCCL_|WORLD_SIZE$|RANK$", name)
+        if early and of_launcher and start is not None and _reads(start, name):
+            by_place.setdefault(call.place, (call, start))
     return [*by_place.values()]
+
+
+def _uses_cuda(call: Call) -> bool:
+    """Whether it begins to use CUDA for certain."""
+    to_gpu = call.name == ".to" and {*numbers(call, "0", "device")} & {"'cuda'", "'cuda:0'"}
+    return call.name in ("torch.cuda.set_device", "torch.cuda.current_device", ".cuda") or bool(to_gpu)
 
 
 def _before(script: Script, call: Call, wanted: Callable[[str], bool]) -> Call | None:
@@ -352,6 +412,12 @@ def _reads(init: Call, name: str) -> bool:
     return "env://" in method and not {"*", "store", *given} & {*init.arguments}
 
 
+# Library -> variables that it reads as it is imported, and not again.
+_AT_IMPORT = {
+    "torch": r"(?:OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS|KMP_\w+|GOMP_\w+|TORCH_CPP_LOG_LEVEL",
+    "huggingface_hub": r"HF_(?:HOME|ENDPOINT|HUB_CACHE|HUB_OFFLINE|DATASETS_CACHE|DATASETS_OFFLINE"
+    r"|HUB_ENABLE_HF_TRANSFER)|TRANSFORMERS_(?:CACHE|OFFLINE)|HUGGINGFACE_HUB_CACHE",
+}
 _BEGINS = re.compile(
     r"torch\.cuda\.(?:is_available|set_device|init|current_device|get_device_\w+|synchronize)$|\.cuda$"
 )
@@ -368,16 +434,22 @@ def _cuda_before(script: Script, call: Call, begins: re.Pattern[str]) -> Call | 
     return next((call for call in earlier if begins.search(call.name)), None)
 
 
-def _import_before(script: Script, call: Call) -> Call | None:
-    """torch's own import reads it, in the script itself."""
+def _read_by(name: str) -> str:
+    """The library whose import reads the variable; empty where none is known."""
+    return next((library for library, names in _AT_IMPORT.items() if re.fullmatch(names, name)), "")
+
+
+def _import_before(script: Script, call: Call, library: str) -> Call | None:
+    """The import that reads it, in the script itself."""
     if call.file != script.files[0].name or call.function != f"{call.file}:":
         return None
+    libraries = ("transformers", "datasets", "huggingface_hub") if library == "huggingface_hub" else (library,)
     earlier = [
         before
         for before in in_function(script, call.function)
         if before.line < call.line and before.guards == call.guards[: len(before.guards)]
     ]
-    return next((call for call in earlier if call.name == "import" and call.arguments.get("0") == "torch"), None)
+    return next((call for call in earlier if call.name == "import" and call.arguments.get("0") in libraries), None)
 
 
 def _before_it(script: Script, call: Call, reader: Call) -> Remedy:

@@ -73,9 +73,9 @@ def one_writer(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The call is reached from the first line under no condition but on the progress of the training, and no rank
-    stands in its path. It is a note where the condition is an option that the script declares, such as
-    `args.output_dir`: some scripts empty it on other ranks. Scripts whose library saves (Lightning, Accelerate,
-    Trainer, DeepSpeed) are not judged.
+    stands in its path. It is a note where the call was not come to as the script was followed, and where the
+    condition is an option that the script declares, such as `args.output_dir`: some scripts empty it on other
+    ranks. Scripts whose library saves (Lightning, Accelerate, Trainer, DeepSpeed) are not judged.
 
     ## Fix
     - **you** save on rank 0 only, with what copies or reads the file, and let the others wait in a barrier before
@@ -92,6 +92,7 @@ def one_writer(script: Script) -> Iterator[Finding]:
             evidence=[written(script, by_local)],
             fix=[you("Ask for rank 0 of the job, not for local rank 0.")],
         )
+    places: set[str] = set()
     for call in calls:
         if call.name != "torch.save" or call.function not in everywhere or not _is_path(call):
             continue
@@ -107,10 +108,18 @@ def one_writer(script: Script) -> Iterator[Finding]:
             for guard in guards
         ):
             continue
+        places.add(call.place)
         if option := next((guard.text for guard in call.guards if guard not in guards), ""):
             yield note(
                 here(call),
                 f"all ranks save to one path, unless {option} is empty on all but one",
+                evidence=[written(script, call)],
+                fix=[_on_rank_0(script, call)],
+            )
+        elif not ways and script.trace:
+            yield note(
+                here(call),
+                "all ranks save to one path, if they come here",
                 evidence=[written(script, call)],
                 fix=[_on_rank_0(script, call)],
             )
@@ -123,6 +132,37 @@ def one_writer(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[_on_rank_0(script, call)],
             )
+    for call in [] if places else _by_all(script):
+        guard = by_rank(call)
+        yield warn(
+            here(call),
+            f"all ranks save to one path{f': {guard.text} is the same on all of them' if guard else ''}",
+            why="Files that several ranks write at once may be torn, which is seen when they are loaded.",
+            owner="job",
+            evidence=[written(script, call)],
+            fix=[_on_rank_0(script, call) if guard is None else you("Let it hold on rank 0 alone.")],
+        )
+
+
+def _by_all(script: Script) -> Iterator[Call]:
+    """Saves that all ranks come to, whoever calls them: no condition on the way tells ranks apart.
+
+    A word for one rank may be true on all of them, as `self.is_master = True` makes it.
+    """
+    starts = [call for call in script.trace if call.name == INIT]
+    around = [guard for start in starts for guard in start.guards]
+    static = {call.place: call for call in script.calls if call.name == "torch.save"}
+    for way in script.trace:
+        call = static.get(way.place) if way.name == "torch.save" else None
+        if call is None or by_rank(way) or not starts or any(excludes(way, start) for start in starts):
+            continue
+        others = [guard for guard in way.guards if guard.kind == "other" and guard not in around]
+        progress = all(_is_alike(guard) or (_OF_TIME.search(guard.text) and not _OF_FILE.search(guard.text))
+                       for guard in others)  # fmt: skip
+        one_path = not {"rank", "local", "byrank"} & {*way.values.get("path", "").split()}
+        if progress and one_path and _is_path(call) and not any(_OF_ONE.search(guard.text) for guard in others):
+            yield call
+            return
 
 
 def _names_no_rank(call: Call) -> bool:
@@ -186,6 +226,9 @@ def _on_rank_0(script: Script, call: Call) -> Remedy:
     if any(call.first <= inner.line <= call.last and collective(script, inner) for inner in inside):
         return edited(script, "Gather the state on all ranks, and save it on rank 0 only.", call.file, None)
     text = "Save on rank 0 only."
+    if any(inner.name.endswith("destroy_process_group") and inner.line < call.line for inner in inside):
+        text = "Save before the group is destroyed, on rank 0 only."
+        return edited(script, text, call.file, None)
     line = line_of(script, call.file, call.line)
     name = next(
         (c.on for c in script.calls if c.file == call.file and c.name.startswith("torch.distributed.")), ""

@@ -11,6 +11,7 @@ from ncclcheck.probes.facts import Cluster, Hiding, Unread, at
 from ncclcheck.reports.culprit.own import Accused, accused
 from ncclcheck.reports.judgement.findings import Finding, State, Where, fail, seen, warn, you
 from ncclcheck.reports.judgement.rule import NothingToJudge, rule
+from ncclcheck.reports.subjects.failures.limits.cut_libraries import REINSTALL
 from ncclcheck.reports.subjects.nccl.variables import as_version
 from ncclcheck.reports.subjects.nodes.agree.agreement import disagreements
 from ncclcheck.reports.text.words.fold import fold_names
@@ -210,12 +211,7 @@ def same_files(cluster: Cluster) -> Iterator[Finding]:
             level=warn,
             why="The version is the same and the files are not: an installation is not complete, or another one.",
             owner="node",
-            fix=[
-                you(
-                    "Install it again there.",
-                    "python -m pip install --force-reinstall --no-cache-dir --no-deps torch",
-                )
-            ],
+            fix=[REINSTALL],
         )
     yield from _numpy(cluster)
 

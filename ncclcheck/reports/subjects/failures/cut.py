@@ -37,6 +37,8 @@ def cut_node(cluster: Cluster, late: list[RankState]) -> CutNode | None:
     if not left or len(cluster.nodes) < 2 or any(not rank.error or not lost.in_vain(rank) for rank in blamed):
         return None
     node = left[0].node
+    if node in {silence.node for silence in cluster.run.silent}:
+        return None  # its agent is lost too, so nobody knows what its ranks did when the connections ended
     alive = [rank for rank in late if rank.node == node]
     by = [rank for rank in late if rank.node != node and rank.error and lost.in_vain(rank)]
     return CutNode(node, alive, by) if by and all(map(lost.lives, alive)) else None

@@ -9,9 +9,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from shlex import quote
 
-from ncclcheck.probes.facts import Cluster, Sent
-from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, admin, seen, warn, you
+from ncclcheck.probes.facts import Cluster, Node, Sent
+from ncclcheck.reports.judgement.findings import Evidence, Finding, Remedy, Where, admin, fail, seen, warn, you
 from ncclcheck.reports.subjects.links import losses
+from ncclcheck.reports.subjects.links.filters import firewall
 from ncclcheck.reports.subjects.links.flows import PacketLoss
 from ncclcheck.reports.subjects.links.reached import Pair
 from ncclcheck.reports.subjects.nccl import lan
@@ -92,6 +93,7 @@ def _peers(pairs: Mapping[Pair, Sent], node: str) -> Iterator[str]:
 def findings(cluster: Cluster, explained: set[str], effect: str) -> Iterator[Finding]:
     """explained: nodes of which it is known why they did not answer. effect: what the job lost by it."""
     links = {link.node: link for link in lan.read_links(cluster)}
+    nodes = {node.name: node for node in cluster.nodes}
     named = {*explained}
     for cut in cuts(cluster):
         if not {*cut.nodes} & named:
@@ -99,7 +101,7 @@ def findings(cluster: Cluster, explained: set[str], effect: str) -> Iterator[Fin
             yield _cut(cut, links[min(cut.pairs)[0] if not cut.nodes else cut.nodes[0]].interface.name, effect)
     for loss in lost(cluster):
         if loss.node and not {loss.node, loss.peer} & named:
-            yield _lost(loss, links[loss.node].interface.name, effect)
+            yield _by_own_filter(nodes, links, loss, effect)
 
 
 def _cut(cut: JobCut, device: str, effect: str) -> Finding:
@@ -140,6 +142,24 @@ def _lost(lossy: losses.LostPackets, device: str, effect: str) -> Finding:
             for (a, b), loss in sorted(lossy.by_pair.items(), key=lambda item: -item[1].percent)[:_MOST_TOLD]
         ],
         fix=_fix(lossy.node, device),
+    )
+
+
+def _by_own_filter(
+    nodes: Mapping[str, Node], links: Mapping[str, lan.LanPlace], lossy: losses.LostPackets, effect: str
+) -> Finding:
+    """The loss; where a rule of a node's own drops packets of that way, that is why, and no cable."""
+    finding = _lost(lossy, links[lossy.node].interface.name, effect)
+    by = firewall.stops_a_part(nodes, [*lossy.by_pair])
+    if by is None or by.node not in links:
+        return finding
+    return fail(
+        Where(node=by.node, device=links[by.node].interface.name),
+        f"{by.node} itself {by.words}: {finding.what}",
+        why=finding.why,
+        owner="node",
+        evidence=[*by.evidence, *finding.evidence],
+        fix=[by.fix(str(links[by.node].network)), *(remedy for remedy in finding.remedies if remedy.who == "you")],
     )
 
 

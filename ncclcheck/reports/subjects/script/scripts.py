@@ -67,6 +67,7 @@ _MANAGES = re.compile(
     r"(?:accelerate\.|^)Accelerator$|^deepspeed\.initialize$|lightning.*\.(?:Trainer|Fabric)$"
     r"|^transformers\.(?:Seq2Seq)?Trainer$|^trl\.\w+Trainer$|^horovod\.|^colossalai\.|^composer\.Trainer$"
 )
+_TRAINERS = re.compile(r"^transformers\.(?:Seq2Seq)?Trainer$|^trl\.\w+Trainer$")
 # Libraries of these that leave the loop over steps to the script.
 _LEAVE_STEPS = ("accelerate", "deepspeed", "lightning", "pytorch_lightning")
 _UNSURE = re.compile(
@@ -106,6 +107,7 @@ def own_ways(script: Script) -> str:
     if any(call.name == INIT for call in reached(script)):
         return next((call.name.partition(".")[0] for call in reached(script) if _MANAGES.search(call.name)), "")
     modules = [name for file in script.files for name in file.modules]
+    modules += [call.name for call in script.calls if _TRAINERS.search(call.name)]
     return next((name.partition(".")[0] for name in modules if _MANAGERS.match(name)), "")
 
 
@@ -373,7 +375,7 @@ def given_to(script: Script, call: Call, name: str, position: str) -> str:
         value,
     )
     if not option:
-        return value
+        return known(script, call, name, position) or value
     spelled = {f"--{option.group(1)}", f"--{option.group(1).replace('_', '-')}"}
     for at, argument in enumerate(script.arguments):
         before, _, after = argument.partition("=")
@@ -387,7 +389,28 @@ def given_to(script: Script, call: Call, name: str, position: str) -> str:
     texts = {
         setting.arguments["0"] for setting in settings if setting.target.rpartition(".")[2] == option.group(1)
     }
-    return texts.pop() if len(texts) == 1 else value
+    return texts.pop() if len(texts) == 1 else known(script, call, name, position) or value
+
+
+def known(script: Script, call: Call, *keys: str) -> str:
+    """An argument as it is on all ranks, whichever way they come to the call; empty where that is not known."""
+    ways: dict[tuple[str, str], list[Call]] = script.__dict__.setdefault("ways", {})
+    if not ways:
+        for way in script.trace:
+            ways.setdefault((way.place, way.name), []).append(way)
+    found: set[str] = set()
+    for way in ways.get((call.place, call.name), []):
+        each = next((way.each[key] for key in keys if key in way.each), ())
+        found |= {*each} or {""}
+    return found.pop() if len(found) == 1 else ""
+
+
+def spelled_out(script: Script, call: Call) -> Call:
+    """The call with `**settings` as what they are, where a rank comes to it and they are known."""
+    if "*" not in call.arguments:
+        return call
+    return next((way for way in script.trace if way.place == call.place and way.name == call.name
+                 and "" not in way.arguments and len(way.arguments) >= len(call.arguments)), call)  # fmt: skip
 
 
 def _entered(script: Script, function: str, deep: int) -> str:

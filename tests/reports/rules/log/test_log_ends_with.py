@@ -92,6 +92,12 @@ def test_ranks_of_lightning_that_come_twice_while_others_never_do() -> None:
     assert "LOG022" not in raised(start)
     doubled = "".join(2 * f"initializing ddp: GLOBAL_RANK: {rank}, MEMBER: {rank + 1}/4\n" for rank in (0, 1))
     assert "LOG022" not in raised(doubled)  # a logger with two handlers
+    assert "announced twice" in judged(doubled)["LOG007"].findings[0].what
+    cut = 'Traceback (most recent call last):\n  File "train.py", line 7, in <module>\n    trainer.fit(model)\n'
+    assert "ranks 2-3 never" in judged(doubled + cut)["LOG022"].findings[0].what
+    fairseq = "| distributed init (rank {}): env://\nepoch 1\n"
+    twice = "".join(fairseq.format(rank) for rank in (0, 1, 0, 1)) + "WORLD_SIZE=4\n"
+    assert "LOG022" not in raised(twice)  # how many there should be is told nowhere
 
 
 def test_ray_says_why_it_took_a_node_for_dead() -> None:

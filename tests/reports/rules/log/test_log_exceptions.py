@@ -34,7 +34,7 @@ def _exceptions(text: str) -> list[LogEvent]:
 
 def test_the_heading_says_who_raised_what_and_where() -> None:
     finding = _told(_IN_DATA + _TORCHRUN)
-    assert finding.what == "rank 3 raised KeyError: 'foo' at /w/data.py:14 (__getitem__)"
+    assert finding.what == "rank 3 raised KeyError: 'foo' at /w/data.py:14 (__getitem__): return self.items[key]"
     assert finding.remedies[0].text.startswith("Look at /w/data.py:14")
 
 
@@ -75,7 +75,7 @@ def test_what_was_raised_while_another_was_dealt_with_goes_with_that() -> None:
     )
     findings = judged(text)["LOG004"].findings
     assert [finding.what for finding in findings] == [
-        "rank 3 raised KeyError: 'foo' at /w/data.py:14 (__getitem__)"
+        "rank 3 raised KeyError: 'foo' at /w/data.py:14 (__getitem__): return self.items[key]"
     ]
     assert len([evidence for evidence in findings[0].evidence if evidence.source.startswith("log:")]) == 2
 

@@ -527,6 +527,24 @@ SSH = (
         begun=False,
     ),
     LaunchCause(
+        pattern=r"^Connection to \S+ closed by remote host",
+        what="sshd there ended its session in mid-run: sshd or the session was stopped or restarted with all it "
+        "had started, or the node was shut down",
+        owner="node",
+        fix=(
+            you("See whether it still answers.", TRY),
+            admin(
+                "See what ended it: a restart of sshd (an upgrade; with KillMode=control-group it takes along all "
+                "that it started), logind, a shutdown.",
+                _LOG_OF_SSHD,
+                "last -x reboot shutdown | head -3",
+            ),
+        ),
+        why="What ran there ended with the connection: what its peers print of connections that were closed or "
+        "reset is a consequence.",
+        begun=True,
+    ),
+    LaunchCause(
         pattern=(
             r"^Timeout, server \S+ not responding|^Connection (?:to \S+ )?(?:closed|reset) by "
             r"|^(?:kex_|client_loop)|^Received disconnect from "

@@ -111,6 +111,13 @@ def findings(
         )  # fmt: skip
 
 
+def is_counted(end: Shut, node: Node) -> bool:
+    """Whether a rule of the node that counts new connections explains it, and none that names one of the ports."""
+    chains = firewall.limiting(node, end.side)
+    new = [chain for chain in chains if chain not in firewall.partial(node, end.side)]
+    return bool(new) and not any(_covers(chain, end.shut) for chain in firewall.harmful(node, end.side))
+
+
 def _between(end: Shut) -> str:
     """The largest part that can be closed, by the ports beside it that answer."""
     low = max((port for port in end.open if port < end.shut[0]), default=end.shut[0] - 1) + 1

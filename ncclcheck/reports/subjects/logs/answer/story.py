@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Container, Iterable, Sequence
 from typing import Literal
@@ -42,6 +43,8 @@ _EITHER = "the only cause that these lines show; either side of the send or rece
 _DECISIVE = frozenset(("oom-killed", "gpu-lost", "gpu-xid", "gpu-hang", "preempted", "node-lost"))
 _LATER_S = 120.0  # seconds by the clock after which it is another event: a dead node is known to Slurm in a minute
 _Ranked = tuple[str, Finding, LogEvent | None]
+# A reason that is one of several: what was seen is sure, and the cause is not.
+_GUESSED = re.compile(r"\b(?:as a rule|most often|mostly|usually|likely|perhaps|probably|may (?:be|have)|might)\b")
 _FROM_OUTSIDE = ("LOG108",)  # Ray saw that a connection was gone, and says itself that it does not know why
 TELL_LITTLE = (_FIRST, "LOG002", "LOG005")  # that something failed, or is not known
 
@@ -252,7 +255,7 @@ def _standing(
         return "possible", "says what was seen; the cause is not in the log"
     if index:
         return "possible", f"comes after {ranked[0][0]}, and may follow from it"
-    if LEFT_OPEN.search(finding.what) or len(exact) > 1:
+    if LEFT_OPEN.search(finding.what) or _GUESSED.search(finding.why) or len(exact) > 1:
         others = f"the first of {len(exact)} causes that these lines show"
         return "likely", others if len(exact) > 1 else "the lines say what happened, and leave open why"
     further = any(row[1].state is State.FAIL for row in ranked[1:])

@@ -574,8 +574,31 @@ _PIPE = made(
 )  # fmt: skip
 
 
+# What a program picks a GPU by, in the line of code that raised.
+_PICKS_A_GPU = re.compile(
+    r"(?i)(?:gpus?|devices?|device_ids|cuda_devices|available_gpus|gpu_ids|\w*gpu_list)\w*\[[^\]]{0,80}(?:rank|local|idx|index|\bi\b)"
+    r"|set_visible_devices\(|set_device\(|visible_device_list"
+)
+_NO_SUCH_ITEM = ("IndexError", "KeyError")
+_TOO_FEW_GPUS = made(
+    "",
+    "A process picks its GPU by its number on the node, and there is none of that number: more processes were "
+    "started on the node than GPUs are seen by them.",
+    you("Confirm, on that node, started as the job is.", "nvidia-smi -L; echo $CUDA_VISIBLE_DEVICES"),
+    you("Start one process a GPU.", "torchrun --nproc-per-node=gpu train.py"),
+    you("Or give the job as many GPUs as it has processes on a node (-H host:GPUS of mpirun and horovodrun, "
+        "--gpus-per-node of Slurm, CUDA_VISIBLE_DEVICES)."),
+)  # fmt: skip
+
+
 def family(event: LogEvent) -> Family | None:
-    """The first that the words of an exception belong to, or the library that raised it while it compiled."""
+    """The first that the words of an exception belong to, or the library that raised it while it compiled.
+
+    The line of code that raised it may say more than they do.
+    """
+    code = event.fields.get("code_line", "")
+    if event.fields.get("type", "").rpartition(".")[2] in _NO_SUCH_ITEM and _PICKS_A_GPU.search(code):
+        return _TOO_FEW_GPUS
     inner = event.fields.get("raised_in", event.fields.get("raised_at", ""))
     if inner.startswith("multiprocessing/connection.py") and event.fields.get("type") in _OTHER_END:
         return _PIPE

@@ -15,6 +15,7 @@ _FOLLOWS = re.compile(
     r"Call to \w{1,60} method failed: |"  # vLLM's server, of what its engine raised
     r"Watchdog caught|RendezvousConnectionError|by signal: Terminated|"
     r"Application timeout caused pair closure|"
+    r"Timed out initializing process group in store based barrier|"
     r"Timed out waiting \d+ms|connectFullMesh|EngineDead|Engine core|root cause above|stack trace for root cause|"
     r"ray\.exceptions\.(?!\w{0,20}Unschedulable|RuntimeEnvSetup|OutOfDisk|ObjectStoreFull)|RayTaskError|ActorDied|"
     r"client socket has timed out|ProcessRaisedException|ProcessExitedException|"
@@ -67,6 +68,9 @@ CONTEXT = frozenset(
         "root-cause-host",
         "root-cause-rank",
         "no-flight-recorder",
+        "config-net",
+        "plugin-taken",
+        "ranks-met",
     )
 )
 

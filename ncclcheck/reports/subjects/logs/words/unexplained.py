@@ -208,6 +208,54 @@ _ANYTHING = UsualCause(
 )
 
 
-def behind(text: str) -> UsualCause:
-    """By the words of the line."""
-    return next((kind for kind in _BEHIND if kind.words.search(text)), _ANYTHING)
+# Who does not speak of NCCL: what makes them say more. Looked at before the words of the line.
+_SPEAKERS = tuple(
+    UsualCause(re.compile(words), usually, shows, command)
+    for words, usually, shows, command in (
+        (r"\b(?:ORTE|PRTE|OPAL|orted|prted|HNP|mpirun|prterun)\b|[Oo]pen ?MPI|\bORTE_",
+         "mpirun, or a daemon of its on another node, could not go on",
+         "what mpirun and its daemons do, on the node that is named",
+         "mpirun --mca plm_base_verbose 10 --mca oob_base_verbose 10 ..."),
+        (r"\bMPICH\b|\bHYD\w|\bPMIU?_|\bMPID?[IU]?_\w|\[mpiexec@",
+         "MPI could not start or go on", "what mpiexec does", "mpiexec -verbose ..."),
+        (r"libfabric:|\bfi_\w{3,20}\(|\bcxip?_",
+         "the network's provider did not find or get what it asked for", "libfabric's own log",
+         "export FI_LOG_LEVEL=info"),
+        (r"\bwith overrides: |HYDRA_FULL_ERROR",
+         "the program raised an exception, which stands in no line here",
+         "the whole traceback", "export HYDRA_FULL_ERROR=1"),
+        (r"\b(?:srun|sbatch|slurmstepd|slurmd|salloc): ",
+         "a task ended, or Slurm did", "what Slurm has on record",
+         "sacct -j JOB -o JobID,State,ExitCode,NodeList; scontrol show job JOB"),
+        (r"\bsglang/|scheduler_\d|\bSGLang\b",
+         "a worker process of the server ended; what it raised stands above",
+         "the first traceback of a worker", "python -m sglang.launch_server --log-level debug ..."),
+        (r"\bvllm/|collective_rpc|\bVLLM_",
+         "a worker process of the engine ended or raised; that stands above, or in its own log",
+         "the first traceback of a worker", "export VLLM_LOGGING_LEVEL=DEBUG"),
+        (r"\b[Hh]orovod(?:run)?\b", "one of Horovod's processes ended",
+         "the output of each rank, in files of its own",
+         "horovodrun --verbose --output-filename logs ..."),
+        (r"a traceback without its last line", "an exception, of which the last line is not here",
+         "the log to its end, of each rank", ""),
+    )
+)  # fmt: skip
+_OF_NCCL = re.compile(r"NCCL|nccl|c10d|ProcessGroup|Watchdog|watchdog")
+_OF_NOBODY = _ANYTHING._replace(
+    shows="the output of each rank, in a file of its own",
+    command="torchrun --log-dir logs --redirects 3 ...",
+)
+
+
+def behind(text: str, *, nccl: bool = True) -> UsualCause:
+    """By who says it and by the words of the line. nccl: whether NCCL or torch's groups are in the log at all."""
+    if not _OF_NCCL.search(text) and (by := next((kind for kind in _SPEAKERS if kind.words.search(text)), None)):
+        return by
+    return next((kind for kind in _BEHIND if kind.words.search(text)), _ANYTHING if nccl else _OF_NOBODY)
+
+
+def of_nccl(logs: Logs) -> bool:
+    """Whether a line of a log is NCCL's, or one of torch's groups': then NCCL can be made to say more."""
+    return bool(logs.processes or logs.version or any(file.records for file in logs.files)) or any(
+        _OF_NCCL.search(event.text) for event in logs.events
+    )

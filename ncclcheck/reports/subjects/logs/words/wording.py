@@ -17,7 +17,7 @@ _BELOW = 10  # lines: other processes print their own of it between
 _ALIKE = 30  # characters by which a line stands in a heading already
 # A finding that leaves open what is behind it.
 LEFT_OPEN = re.compile(
-    r"\b(?:likely|most often|may|might|perhaps|probably|seems?)\b|,? or (?:a|an|the|it|their|went)\b"
+    r"\b(?:likely|most often|may|might|perhaps|probably|seems?)\b|,? or (?:a|an|the|it|each|their|went|NCCL)\b"
     r"|(?:which one|why|the error behind it) is not in\b|does not know why|\bcrashed \(|\baborted \("
 )
 # What a process said of its own failure, though another line is the better known.
@@ -74,6 +74,7 @@ _HOLLOW = re.compile(
     r"|^ray\.exceptions\.(?!\w*(?:Timeout|OutOf))|^(?:.{0,120}\] )?Some NCCL operations have failed"
     r"|\b(?:Other|Internal|Unknown) MPI error\b|channel initialization failed|\baborting job:?\W*$"
     r"|printing .{0,30}log ?file|\bFile \"[^\"]{1,300}\", line \d{1,7}, in\b"
+    r"|^\W*This is usually (?:due to|caused by)|^\W*Please (?:check|verify|make sure)\b.{0,60}(?:and|try again)$"
     r"|sigkill_handler\] (?:\[|$)|^Aborted by PBS Server"
 )
 # A sentence that tells its reader what to do.
@@ -207,7 +208,8 @@ _CLASSES = (
     made(
         r"(?i)connection refused|unreachable|no route to host|could(?:n't| not) (?:connect|resolve)"
         r"|cannot (?:connect"
-        r"|resolve|reach)|failed to (?:connect|resolve|reach)|unable to (?:connect|resolve|reach)|name resolution",
+        r"|resolve|reach)|failed to (?:connect|resolve|reach)|unable to (?:connect|resolve|reach)|name resolution"
+        r"|unable to (?:complete|make|establish|open) .{0,20}connection",
         "What it dials does not answer from this node: as a rule nothing listens there (it ended, or has not "
         "started), the address is another one's, or a firewall is between.",
         you("Confirm, on the node that failed.", "getent hosts NAME; nc -vz HOST PORT"),
