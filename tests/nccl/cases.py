@@ -205,7 +205,7 @@ RANKS = [
     reported(
         "channels_differ",
         "NCCL_MAX_NCHANNELS differs",
-        "LOG018 LOG022 LOG016",
+        "LOG191",
         pair(second={"NCCL_MAX_NCHANNELS": "1"}),
         seconds=10.0,
     ),

@@ -190,6 +190,7 @@ class LogFields(_Keywords, total=False):
     owner: Digits
     panic: str
     parsed: str
+    part: str
     parts: str
     path: str
     peer: str

@@ -24,6 +24,26 @@ SIGNS = (
         ),
     ),
     Sign(
+        "ranks-met",  # of 2.23 and later, once the ranks' first ring is closed
+        r"^Bootstrap timings total \d",
+        (
+            _IN_NCCL
+            + "Bootstrap timings total 0.123737 (create 0.000028, send 0.000195, recv 0.098493, ring 0.02)",
+        ),
+        often=True,
+    ),
+    Sign(
+        "plugin-taken",
+        r"(?P<part>NET|TUNER|PROFILER|ENV|GIN|RMA)/Plugin ?: (?:Using (?!internal)|Loaded )(?:[a-z]{3,8} plugin )?(?P<name>\S.{0,60})"
+        r"|Successfully loaded external (?P<kind>\w{1,20}) plugin (?P<path>\S{1,300})",
+        (
+            _IN_NCCL + "TUNER/Plugin: Using tuner plugin acme",
+            _IN_NCCL + "TUNER/Plugin: Using acme (v4)",
+            _IN_NCCL + "Successfully loaded external tuner plugin /opt/acme/libnccl-tuner-acme.so",
+        ),
+        words=("/plugin", "loaded external"),
+    ),
+    Sign(
         "gdrcopy",
         r"(?i)gdrcopy(?! failure \d)|Failed to open libgdrapi",
         (_IN_NCCL + "Failed to open libgdrapi.so.2",),

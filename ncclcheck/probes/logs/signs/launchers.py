@@ -443,7 +443,7 @@ SIGNS = (
     ),
     Sign(
         "propagated",
-        r"^\S{1,200}:\d{1,7} (?:\(\S{1,80}\) )?-> (?P<result>[0-8])\b"
+        r"^(?P<place>\S{1,200}:\d{1,7}) (?:\(\S{1,80}\) )?-> (?P<result>[0-8])\b"
         r"|^(?:commReclaim|ncclProxyStop|commDestroySync|ncclCommSetAsyncError: error) ?:? ?comm "
         r"|^ncclAsyncJobComplete: job |^Comm 0x\w{1,16} is in abort state|^communicator encountered a fatal error",
         (

@@ -282,6 +282,11 @@ SIGNS = (
         ),
     ),
     Sign(
+        "config-net",  # the program's own choice, in its ncclConfig_t
+        r"Comm config Net name set to (?P<network>\S.{0,40})",
+        (f"{_INFO} Comm config Net name set to Rail",),
+    ),
+    Sign(
         "net-counts-differ",
         r"Rank (?P<short>\d{1,7}) has (?P<count>\d{1,4}) local Net devices \(max (?P<most>\d{1,4})\)",
         (f"{_INFO} Rank 3 has 1 local Net devices (max 4).",),

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import Evidence, Finding, State, Where, admin, fail, note, seen, you
 from ncclcheck.reports.rules.log.rdma import filtered
+from ncclcheck.reports.rules.log.shm import unnamed
 from ncclcheck.reports.subjects.logs.dialled_addresses import names
 from ncclcheck.reports.subjects.logs.logged import cause, events_of, log_rule
 from ncclcheck.reports.subjects.logs.logged_node import BY_NCCL
@@ -307,6 +308,10 @@ SHARED = (
     "NCCL_RUNTIME_CONNECT",
     "NCCL_MNNVL_ENABLE",
     "NCCL_COLLNET_ENABLE",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_MAX_CTAS",
+    "NCCL_MIN_CTAS",
 )
 
 
@@ -323,8 +328,8 @@ def settings_agree(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     `NCCL_P2P_DISABLE set by environment to 1` of some ranks and not of others of the job, and a line that such a
-    difference makes: a message of another length, memory of a peer that cannot be opened, a local socket that is
-    gone. Without such a line it is a note.
+    difference makes: a message of another length, memory of a peer that cannot be opened, a segment of /dev/shm
+    without a name, a local socket that is gone. Without such a line it is a note.
 
     ## Fix
     - **you** set it alike on all ranks, or nowhere; /etc/nccl.conf and ~/.nccl.conf of a node count, too.
@@ -339,6 +344,7 @@ def settings_agree(logs: Logs) -> Iterator[Finding]:
         *events_of(logs, "bootstrap-truncated"),
         *(event for event in events_of(logs, *BY_NCCL) if "/p2p.cc" in event.fields.get("place", "")),
         *(event for event in events_of(logs, "nccl-warning") if "UDS: " in event.text),
+        *unnamed(logs),
     ]
     fix = [
         you("Confirm: set it alike on all ranks, or nowhere.", "env | grep NCCL_"),

@@ -90,14 +90,17 @@ def unreached(logs: Logs) -> Iterator[Finding]:
         over = own.bootstrap.interface if own and own.bootstrap else ""
         stood = all(event.sign == "connection-gone" for event in events)
         whose = f" ({names(peers)})" if peers else ""
+        strange = _strange(logs, host, peers) if "Network is unreachable" in _errors(events) else None
         yield cause(
             events,
             f"{names([host])} {'lost' if stood else 'cannot open'} its connection to {targets(here)}{whose}: "
-            + _errors(events),
-            why=_by_error(events) or _why(over),
+            + _errors(events)
+            + (f"; {strange.what}" if strange else ""),
+            why=strange.why if strange else _by_error(events) or _why(over),
             owner="site",
-            at=end or at_host(host, events),
+            at=(strange.at if strange else None) or end or at_host(host, events),
             fix=[
+                *(_OWN_ADDRESS if strange else ()),
                 *_first_by_error(events),
                 you("Confirm: try every node from every other, on ports as NCCL takes them.",
                     reach(logs, host, *peers), f"ip route get {_word(here)}"),
@@ -107,6 +110,52 @@ def unreached(logs: Logs) -> Iterator[Finding]:
             ],
             more=[*taken([own] if own else []), *settings_seen(logs, "NCCL_SOCKET_IFNAME")],
         )  # fmt: skip
+
+
+class _Strange(NamedTuple):
+    """A host whose address is of another network than the others', or two either of which may be so."""
+
+    what: str
+    why: str
+    at: Where | None
+
+
+_OWN_ADDRESS = (
+    you("See which addresses both have: NCCL announces the first one of the interface that it takes.",
+        "ip -br addr; ip route", "export NCCL_SOCKET_IFNAME==eth1"),
+)  # fmt: skip
+
+
+def _strange(logs: Logs, host: str, peers: list[str]) -> _Strange | None:
+    """Whose address it is, by those of all hosts; None where the two ends seem to be of one network."""
+    own = {process.host: process.bootstrap.address for process in reversed(logs.processes) if process.bootstrap}
+    networks = {name: _network(address) for name, address in own.items()}
+    peer = next(iter(dict.fromkeys(peers)), "")
+    if peer == host or not networks.get(peer) or not networks.get(host) or networks[peer] == networks[host]:
+        return None
+    for odd, other in ((peer, host), (host, peer)):
+        like = [name for name, network in networks.items() if network == networks[other]]
+        alone = [name for name, network in networks.items() if network == networks[odd]]
+        if len(like) > 1 and len(alone) == 1:
+            return _Strange(
+                f"{odd} is at {own[odd]}, {names(like)} at addresses like {own[other]}",
+                f"{odd} announced an address of another network than the others have: they have no route to it, "
+                "or it has none to them. A firewall does not answer so.",
+                Where(node=odd),
+            )
+    return _Strange(
+        f"{host} itself is at {own[host]}, so one of the two may have taken the wrong address",
+        f"The two took addresses of different networks, and no route leads from {host} to that of {peer}: either "
+        f"{peer} announced an address that is not for this job (a second one of its interface), or {host} has the "
+        "wrong one or lacks a route. A firewall does not answer so.",
+        Where(),
+    )
+
+
+def _network(address: str) -> str:
+    """As far as one sees: the first two numbers of an IPv4 address, of which a site's hosts have the same."""
+    parts = address.split(".")
+    return ".".join(parts[:2]) if len(parts) == 4 else ""
 
 
 def _common_end(logs: Logs, failed: list[FailedDial]) -> Where | None:

@@ -181,7 +181,7 @@ def nothing_failed(logs: Logs) -> Iterator[Finding]:
         yield _first(logs, events)
     elif events_of(logs, "ended-by-order", "time-limit", "preempted") or hung_up(logs) or terminated(logs):
         yield fine(Where(), "no line reports a failure but that the job was ended from outside (LOG006)")
-    elif follow := _consequences(logs):
+    elif follow := consequences(logs):
         passed_on = {(event.file, event.line) for event in follow}
         warned = in_order(
             event
@@ -279,7 +279,8 @@ def _first(logs: Logs, events: list[LogEvent]) -> Finding:
     )  # fmt: skip
 
 
-def _consequences(logs: Logs) -> list[LogEvent]:
+@derived
+def consequences(logs: Logs) -> list[LogEvent]:
     """Those that tell of a failure: at the end of a healthy job some ranks leave before others."""
     aside = {
         (event.file, event.line) for event in logs.events if event.sign == "python-error" and _is_aside(event)
@@ -361,7 +362,7 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
     signs = {event.sign for event in follow}
     if signs == {"propagated"}:
         what = (
-            "these lines only show the result that NCCL's functions handed up (FILE:LINE -> 2); the warning that "
+            "these lines only show the result that NCCL's functions handed up (FILE:LINE -> N); the warning that "
             "says why stands above them or in another rank's log"
         )
     elif signs <= {"flushed", "propagated"}:

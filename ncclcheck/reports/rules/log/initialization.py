@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts import LogMember, Logs
+from ncclcheck.probes.facts import LogMember, LogProcess, Logs
 from ncclcheck.reports.judgement.findings import (
     Finding,
     Where,
@@ -20,8 +20,9 @@ from ncclcheck.reports.rules.log.first import errors
 from ncclcheck.reports.subjects.logs.logged import events_of, log_rule
 from ncclcheck.reports.subjects.logs.start.communicators import absent, begun, crossed, hanging, missing, numbered
 from ncclcheck.reports.subjects.logs.words import meanings
-from ncclcheck.reports.text.words.fold import fold_numbers
+from ncclcheck.reports.text.words.fold import fold_names, fold_numbers
 
+_READ_THEN = ("NCCL_TOPO_FILE", "NCCL_GRAPH_FILE")  # files that describe the machine, after the ranks have met
 _MOST_HANGING = 3  # communicators that are told of: chosen, where one hangs the others of its ranks follow
 
 
@@ -94,6 +95,10 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
         silent += f"; {pids} loaded NCCL and came to no rank: it ended or waits before that"
     complains = any(event.level == "WARN" and event.sign not in meanings.HARMLESS for event in logs.events)
     silence = "" if complains or errors(logs) else " Dropped packets leave no line in NCCL's log."
+    if not missing and not complains and not errors(logs) and (met := _met(logs, stuck)):
+        behind = [process for process in stuck if process not in met]
+        yield _after_they_met(stuck, len(began), who, behind if len(behind) < len(met) else [])
+        return
     yield fail(
         Where(node=early[0].host) if len(early) == 1 else Where(node=stuck[0].host, rank=stuck[0].rank),
         f"{len(stuck)} of {len(began)} processes began NCCL's initialisation and did not come through "
@@ -109,6 +114,44 @@ def every_rank_came_through(logs: Logs) -> Iterator[Finding]:
               if early else []),
             you("See whether the missing ranks were started, and whether all nodes reach each other.",
                 "ncclcheck env --hosts HOST1,HOST2"),
+        ],
+    )  # fmt: skip
+
+
+def _met(logs: Logs, stuck: list[LogProcess]) -> list[LogProcess]:
+    """Those that told that the bootstrap's ring is closed: it takes all ranks of the communicator."""
+    told = {(event.file, event.host, event.pid) for event in events_of(logs, "ranks-met")}
+    return [
+        process for process in stuck if process.began == 1 and (process.file, process.host, process.pid) in told
+    ]
+
+
+def _after_they_met(stuck: list[LogProcess], began: int, who: str, behind: list[LogProcess]) -> Finding:
+    """No rank is missing: each looks at its machine, chooses channels and connects, and none came through that."""
+    files = {
+        f"{name}={process.settings[name]}" for process in stuck for name in _READ_THEN if name in process.settings
+    }
+    read = f"; what they read then is {fold_names(files)}" if files else ""
+    last = ", ".join(f"rank {process.rank} ({process.host}:{process.pid})" for process in behind[:3])
+    late = f"; {last} did not tell that much, and is the first to look at" if last else ""
+    first = (behind or stuck)[0]
+    names = sorted({setting.partition("=")[0] for setting in files})
+    return fail(
+        Where(node=first.host, rank=first.rank),
+        f"{len(stuck)} of {began} processes began NCCL's initialisation and did not come through "
+        f"(rank{'s' if len(stuck) > 1 else ''} {who}), though all had met: no rank is missing{late or read}",
+        why="After that each looks at its machine, chooses its channels and connects. A process that crashes "
+        "there, is killed or waits for its GPU leaves no line of NCCL.",
+        owner="job",
+        evidence=[seen(f"{process.file}:{process.first_line}",
+                       f"{process.host}:{process.pid} began and did not complete")
+                  for process in stuck[:3]],
+        fix=[
+            *([you("Confirm without the file: it may be of another machine, or damaged.",
+                   f"unset {' '.join(names)}")] if names else []),
+            you("See how each process ended, and what it printed beside NCCL's lines.",
+                "dmesg -T | grep -iE 'segfault|oom|xid|killed' | tail"),
+            you("Where they still run: where each of them is.", "py-spy dump --native --pid PID"),
         ],
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, admin, you
 from ncclcheck.reports.rules.log.bootstrap_agree import SHARED
+from ncclcheck.reports.rules.log.handed_up import without_a_warning
 from ncclcheck.reports.rules.log.machines import taken_for_one
 from ncclcheck.reports.rules.log.nccl_errno import SYSTEM
 from ncclcheck.reports.rules.log.nccl_results import RESULTS
@@ -212,8 +213,10 @@ def own_checks(logs: Logs) -> Iterator[Finding]:
     ## How we know
     NCCL's own words, and the result that its files hand on below them, as `init.cc:1393 -> 3`: 1 a call of CUDA, 2
     of the system, 3 a check of its own, 4 an argument, 5 how it is used, 6 a peer. Where none is handed on, it
-    is a warning. Why a check of its own fails it does not tell; memory that the program overwrote, hosts with
-    different builds, files of another machine (NCCL_TOPO_FILE) and defects of NCCL have been seen as reasons.
+    is a warning. Where no warning stands above the result, the innermost file tells which part gave up, and the
+    plugin that it took last which one. Why a check of its own fails it does not tell; memory that the program
+    overwrote, hosts with different builds, files of another machine (NCCL_TOPO_FILE) and defects of NCCL have been
+    seen as reasons.
 
     ## Fix
     - **you** confirm with the newest NCCL, without NCCL_TOPO_FILE and NCCL_GRAPH_FILE; search for the words in
@@ -239,6 +242,7 @@ def own_checks(logs: Logs) -> Iterator[Finding]:
             doing = stage(its[0])
             what = f"{known.what}{f' on {host}' if host else ''}{doing}{_words(its[0])}"
             yield _finding(logs, its, what, _with_variables(known, its[0]))
+    yield from without_a_warning(logs)
 
 
 def _is_known(logs: Logs, event: LogEvent) -> bool:

@@ -28,6 +28,12 @@ def meaning(event: LogEvent, of: Iterable[Meaning]) -> Meaning | None:
 
 # Where in NCCL a call failed, by the file that a line names, and what it was doing there.
 _STAGES = {
+    "plugin/tuner": "it starts its tuner plugin",
+    "plugin/net": "it starts its network plugin",
+    "plugin/gin": "it starts its network plugin",
+    "plugin/profiler": "it starts its profiler plugin",
+    "plugin/": "it starts a plugin",
+    "net.cc": "it starts its network",
     "transport/p2p": "it lets the ranks of a host into each other's GPU memory",
     "transport/shm": "it shares memory of the host between ranks",
     "transport/nvls": "it sets up NVLink SHARP",
@@ -51,7 +57,9 @@ _STAGES = {
 
 def stage(event: LogEvent) -> str:
     """What NCCL was doing, as a clause: ` while it starts a kernel`."""
-    file = event.fields.get("place", "").removeprefix("src/")
+    file = (
+        event.fields.get("place", "").rpartition("/src/")[2].removeprefix("src/")
+    )  # some builds print whole paths
     return next((f" while {doing}" for begin, doing in _STAGES.items() if file.startswith(begin)), "")
 
 
@@ -328,10 +336,33 @@ AROUND = (
     ),
 )
 
+_CONFIG = (
+    "Correct the field, or leave it out and confirm that it starts (torch: ProcessGroupNCCL.Options().config).",
+    "grep -rnE 'min_ctas|max_ctas|cga_cluster_size|ncclConfig_t|Options\\(\\)' --include=*.py --include=*.c* .",
+)
 # What the program asked of NCCL and does not get: its calls, its configuration, what this NCCL or GPU cannot do.
 ASKED = (
     meant(
-        r"_INITIALIZER\b|Invali[dg] config \w|[Ll]ibrary (?:version )?is too old|compiled with too old version"
+        r"Invali[dg] config min/max channels",
+        "the program's ncclConfig_t asks for what cannot be: minCTAs must be above 0 and not above maxCTAs",
+        "NCCL takes both numbers (minCTAs/maxCTAs) from the program, or from NCCL_MIN_CTAS and NCCL_MAX_CTAS.",
+        _CONFIG,
+        ("See whether variables set them.", "env | grep -E 'NCCL_(MIN|MAX)_CTAS'"),
+    ),
+    meant(
+        r"Invali[dg] config \w",
+        "the program's ncclConfig_t has a value that NCCL does not take",
+        "The line names the field and its value. A number that nobody wrote means that the structure was not "
+        "filled (NCCL_CONFIG_INITIALIZER), or made for another NCCL.",
+        _CONFIG,
+        (
+            "Where the number is nobody's: build against the NCCL that is loaded.",
+            'python -c "import torch; print(torch.cuda.nccl.version())"',
+            "ldd PROGRAM | grep nccl",
+        ),
+    ),
+    meant(
+        r"_INITIALIZER\b|[Ll]ibrary (?:version )?is too old|compiled with too old version"
         r"|not backwards compatible|MIN_VERSION",
         "the program and this NCCL do not go together: it passes a structure that was not made for it",
         "The program was compiled for another NCCL than the one that is loaded, or left the structure unset.",

@@ -188,10 +188,11 @@ def _unused_silently(process: LogProcess, where: str, why: list[Evidence]) -> Fi
 
 
 class _Refusal(NamedTuple):
-    """Why a process has no network of the name that NCCL_NET asks for, as far as it tells.
+    """Why a process has no network of the name that is asked for, as far as it tells.
 
-    name: NCCL 2.26 and later do not print it. plugin: a library that was asked for and not found. broken: why one
-    that is there could not be loaded. cards: there are some. only: NCCL_IB_HCA=... where that leaves it none.
+    by: who asks for it, NCCL_NET or the program. name: NCCL 2.26 and later do not print it. plugin: a library that
+    was asked for and not found. broken: why one that is there could not be loaded. cards: there are some. only:
+    NCCL_IB_HCA=... where that leaves it none.
     """
 
     name: str
@@ -199,6 +200,7 @@ class _Refusal(NamedTuple):
     broken: str
     cards: bool
     only: str
+    by: str
 
     @property
     def is_unknown(self) -> bool:
@@ -216,7 +218,11 @@ def _refusals(logs: Logs, refused: list[LogEvent]) -> Iterator[Finding]:
         if name.startswith("IB") and process is not None and process.plugin:
             name = "IB"  # a plugin's, which is there and has no card
         cards = process is not None and bool(process.devices)
-        how = _Refusal(name, _plugin_missing(own), _plugin_broken(own), cards, filtered(logs, {host}))
+        of_program = "" if process and "NCCL_NET" in process.settings else _asked_in_config(own)
+        by = _CONFIG if of_program else "NCCL_NET"
+        how = _Refusal(
+            name or of_program, _plugin_missing(own), _plugin_broken(own), cards, filtered(logs, {host}), by
+        )
         by_refusal.setdefault(how, []).extend(events)
     for how, events in by_refusal.items():
         yield _unknown(logs, how, events) if how.is_unknown else _refused(logs, how, events)
@@ -227,16 +233,18 @@ def _refused(logs: Logs, how: _Refusal, events: list[LogEvent]) -> Finding:
     fix = [you("Confirm: look for the card inside of the job's container, and give it the devices.",
                "ibv_devinfo", _CONTAINER),
            admin("Bring its ports to ACTIVE: the cable, the switch, the subnet manager.", "ibstat")]  # fmt: skip
-    what = "NCCL found no card for the network that NCCL_NET asks for, and gave up"
+    what = f"NCCL found no card for the network that {how.by} asks for, and gave up"
     if how.only:
         where = fold_names(hosts) or "a host"
-        what = f"{how.only} leaves NCCL no card on {where}, and NCCL_NET allows no other network"
+        what = f"{how.only} leaves NCCL no card on {where}, and {how.by} allows no other network"
         fix = [you("Confirm: compare it with the cards and ports of that host, and correct it there (`^` excludes "
                    "what begins so, `=` wants the whole name, `:2` a second port).", "ibv_devinfo",
                    "unset NCCL_IB_HCA")]  # fmt: skip
     elif not how.name:
         what += "; or no network has that name"
         fix.append(_NAME_IT)
+    if how.by == _CONFIG:
+        fix.append(_IN_PROGRAM)
     return cause(
         events,
         what,
@@ -247,6 +255,11 @@ def _refused(logs: Logs, how: _Refusal, events: list[LogEvent]) -> Finding:
               *lines(events_of(logs, "ib-no-device", "ib-no-library"))[:1]],
         at=at_host(hosts[0], events) if len(hosts) == 1 else None,
     )  # fmt: skip
+
+
+def _asked_in_config(own: list[LogEvent]) -> str:
+    """The network that the program names for its communicator; empty without one."""
+    return next((event.fields["network"].strip() for event in own if event.sign == "config-net"), "")
 
 
 def _plugin_missing(own: list[LogEvent]) -> str:
@@ -265,6 +278,11 @@ _IS_ABSENT = re.compile(r"libnccl-net[\w.-]*: cannot open shared object file")  
 _NOT_FOUND = re.compile(r"NET/Plugin: Could not find: (?:\S+ )?([\w.-]{1,80}?)(?:\. |\.?$)")
 
 
+_CONFIG = "the program (netName of its ncclConfig_t)"
+_IN_PROGRAM = you(
+    "Leave netName out, and confirm that it starts: NCCL knows IB, Socket, and the plugins that it loaded.",
+    "grep -rnE 'netName|net_name' --include=*.py --include=*.c* .",
+)
 _NAME_IT = you(
     "See what the name is, and who sets it: NCCL knows IB, Socket, and the names of plugins that it loaded.",
     "env | grep NCCL_NET",
@@ -274,7 +292,7 @@ _NAME_IT = you(
 
 
 def _unknown(logs: Logs, how: _Refusal, events: list[LogEvent]) -> Finding:
-    what = f"no network is called {how.name!r}, which NCCL_NET asks for"
+    what = f"no network is called {how.name!r}, which {how.by} asks for"
     if not how.name:
         what = "no network has the name that NCCL_NET asks for"
     if how.broken:
@@ -290,8 +308,9 @@ def _unknown(logs: Logs, how: _Refusal, events: list[LogEvent]) -> Finding:
         why="NCCL knows IB and Socket, and the names of plugins that it has loaded; it gives up on any other.",
         owner="job",
         at=at_host(hosts[0], events) if len(hosts) == 1 else Where(),
-        fix=[_NAME_IT, you("For a plugin: its libnccl-net.so must be in the loader's path on every host.",
-                           "echo $LD_LIBRARY_PATH; ldconfig -p | grep libnccl-net")],
+        fix=[_IN_PROGRAM if how.by == _CONFIG else _NAME_IT,
+             you("For a plugin: its libnccl-net.so must be in the loader's path on every host.",
+                 "echo $LD_LIBRARY_PATH; ldconfig -p | grep libnccl-net")],
         more=settings_seen(logs, "NCCL_NET", "NCCL_NET_PLUGIN"),
     )  # fmt: skip
 
@@ -339,7 +358,7 @@ def cards_open(logs: Logs) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-@log_rule("LOG032", "all hosts of the job use the same number of HCAs")
+@log_rule("LOG032", "all hosts of the job use the same number of HCAs", risk=True)
 def same_cards(logs: Logs) -> Iterator[Finding]:
     """
     ## What

@@ -17,11 +17,12 @@ from ncclcheck.reports.subjects.logs.logged_node import (
     ranks,
     shm_refused,
 )
-from ncclcheck.reports.subjects.logs.reported import settings_seen, starting, version, version_seen
+from ncclcheck.reports.subjects.logs.reported import set_apart, settings_seen, starting, version, version_seen
 from ncclcheck.reports.text.words.fold import size
 
 _FULL = "No space left on device"
 _GONE = "No such file or directory"
+CHOICES = ("NCCL_SHM_DISABLE", "NCCL_P2P_DISABLE", "NCCL_P2P_LEVEL")  # of a transport, whose peers LOG191 compares
 _HOST_MEMORY_BEGINS, _HOST_MEMORY_FALLS_BACK = (2, 24, 0), (2, 26, 5)
 _LARGER = [
     you("Confirm: look at its size inside of the container.", "df -h /dev/shm", "ls -l /dev/shm | head"),
@@ -290,7 +291,7 @@ def host_memory(logs: Logs) -> Iterator[Finding]:
     ## Source
     NVIDIA/nccl#2190, NVIDIA/nccl#2059, pytorch/pytorch#152302; NCCL user guide, Troubleshooting, Shared memory.
     """
-    broken = [event for event in events_of(logs, "shm-segment") if _damaged(event)]
+    broken = [] if set_apart(logs, CHOICES) else unnamed(logs)
     broken += host_memory_failures(logs)
     back = events_of(logs, "cumem-host-fallback")
     all_evidence = settings_seen(logs, "NCCL_CUMEM_HOST_ENABLE")
@@ -306,6 +307,11 @@ def host_memory(logs: Logs) -> Iterator[Finding]:
         )
     if not broken:
         yield from (_fell_back(where, own) for where, own in hosts(back))
+
+
+def unnamed(logs: Logs) -> list[LogEvent]:
+    """Segments whose name or size the rank that should have made them never wrote."""
+    return [event for event in events_of(logs, "shm-segment") if _damaged(event)]
 
 
 _HOST_MEMORY: list[Remedy] = [

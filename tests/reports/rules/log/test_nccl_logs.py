@@ -57,6 +57,25 @@ _LOGS = ROOT / "tests/data/logs/nccl"
         ("comm_id_name", "LOG072", "NCCL_COMM_ID: its host has no address (Name or service not known)"),
         ("hca_typo", "LOG016", "h2 uses NET/Socket, h1 IB: NCCL_IB_HCA=mlx5_7 names no card of h2"),
         ("nvml_permission", "LOG067", "process on h2 cannot ask the driver for its GPUs (NVML: Insufficient Perm"),
+        (
+            "tuner_refuses",
+            "LOG189",
+            "plugin /opt/site/libnccl-tuner-acme.so ended its start on h2: it answered",
+        ),
+        ("tuner_refuses_early", "LOG189", "tuner plugin acme ended its start on h1: it answered with an internal"),
+        ("config_ctas", "LOG188", "asks for what cannot be: minCTAs must be above 0 and not above maxCTAs on h2"),
+        (
+            "config_net",
+            "LOG030",
+            "is called 'Rail', which the program (netName of its ncclConfig_t) asks for",
+        ),
+        ("shm_disabled_once", "LOG191", "ranks could not connect, for NCCL_SHM_DISABLE=1 on rank 1 alone"),
+        ("channels_differ", "LOG191", "ranks could not connect, for NCCL_MAX_NCHANNELS=1 on rank 0 alone"),
+        (
+            "first_address_elsewhere",
+            "LOG014",
+            "h2 itself is at 10.77.0.22, so one of the two may have taken",
+        ),
         ("wc_general", "LOG048", "a request of RDMA ended with general error (status 21)"),
     ],
 )
@@ -69,6 +88,35 @@ def test_the_cause_is_named(name: str, code: str, words: str) -> None:
     }
     assert {*texts} - {"LOG001", "LOG002", "LOG015"} <= {code}  # consequences, and what was seen
     assert words in texts[code]
+
+
+@pytest.mark.parametrize(
+    ("name", "rank", "words"),
+    [
+        ("topo_no_class", 0, "no rank is missing; what they read then is NCCL_TOPO_FILE=/opt/site/topo.xml"),
+        ("stopped_starting", 1, "no rank is missing; rank 1 (h2:24125) did not tell that much"),
+    ],
+)
+def test_ranks_that_met_are_not_looked_for(name: str, rank: int, words: str) -> None:
+    """NCCL crashed as it read a file; a rank was stopped as it began."""
+    finding = judged((_LOGS / f"{name}.log").read_text())["LOG002"].findings[0]
+    assert words in finding.what
+    assert finding.where.rank == rank
+
+
+def test_cards_that_differ_are_a_note_of_a_sound_job() -> None:
+    verdict = judged((_LOGS / "cards_differ.log").read_text())["LOG032"]
+    assert [finding.state for finding in verdict.findings] == [State.NOTE]
+
+
+def test_of_three_hosts_the_one_with_an_address_of_another_network_is_named() -> None:
+    """h1 announces the first address of its interface; h2 and h3 have no route to it."""
+    text = (_LOGS / "first_address_elsewhere.log").read_text()
+    h2 = [line for line in text.splitlines() if "h2:" in line]
+    third = "\n".join(line.replace("h2:", "h3:").replace("10.77.0.22", "10.77.0.33") for line in h2)
+    finding = judged(text + third)["LOG014"].findings[0]
+    assert finding.where.node == "h1"
+    assert "h1 is at 192.168.55.5, h[2-3] at addresses like 10.77.0" in finding.what
 
 
 def test_the_rank_that_stays_away_from_a_second_communicator_is_named() -> None:

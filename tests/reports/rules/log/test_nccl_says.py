@@ -36,7 +36,7 @@ VERBS = {
 WORDS = {  # NVIDIA/nccl's own words, 2.18 to 2.30
     "misc/argcheck.cc:46 Broadcast : invalid root 9 (root should be in the 0..8 range)": ("LOG188", "an argument"),
     "misc/argcheck.cc:12 CommDestroy : comm argument is NULL": ("LOG188", "an argument"),
-    "init.cc:1790 Invalid config blocking attribute value 7": ("LOG188", "do not go together"),
+    "init.cc:1790 Invalid config blocking attribute value 7": ("LOG188", "ncclConfig_t has a value"),
     "group.cc:401 ncclGroupEnd: not in a group call.": ("LOG188", "out of order"),
     "enqueue.cc:812 Trying to recv to self without a matching send": ("LOG188", "out of order"),
     "enqueue.cc:2100 FP8 reduction support begins with sm90 capable devices.": ("LOG188", "cannot do what"),

@@ -68,6 +68,9 @@ CONTEXT = frozenset(
         "root-cause-host",
         "root-cause-rank",
         "no-flight-recorder",
+        "config-net",
+        "plugin-taken",
+        "ranks-met",
     )
 )
 
