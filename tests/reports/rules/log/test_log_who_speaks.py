@@ -183,7 +183,7 @@ def test_of_what_a_container_engine_says_the_line_that_names_what_is_missing_sta
 
 def test_that_neither_of_two_is_there_says_more_than_that_something_failed() -> None:
     text = (
-        "[rank0]: starting\nibgda.cpp:nvshmemt_init:3626: neither nv_peer_mem, or nvidia_peermem detected. Skipping.\n"
+        "[rank0]: starting\nibgda.cpp:nvshmemt_init:3626: neither nv_peer_mem, or nvidia_peermem detected.\n"
         "transport.cpp:275: init failed for transport: IBGDA\n"
     )
     assert "neither nv_peer_mem" in _what(text, "LOG001")
