@@ -21,6 +21,7 @@ from ncclcheck.probes.facts import (
     Neighbour,
     Node,
     PathMtu,
+    Resolution,
     Run,
     Volley,
     replace,
@@ -65,6 +66,17 @@ def test_two_nodes_that_would_tell_the_same_address_are_a_failure_for_gloo() -> 
     assert states_of(judgement) == [("fail", "a"), ("fail", "b")]
     assert "gloo would advertise 172.17.0.1 (docker0), and so would 1 other node" in judgement.findings[0].what
     assert verdict("NET005", *pair, job=Job(nodes_asked=2, backend="nccl")).state is State.WARN
+
+
+def test_localhost_as_a_nodes_own_name_is_never_taken_from_loopback() -> None:
+    own = Resolution(name="localhost", addresses=["127.0.0.1"])
+    machine = node("h2", LO, ETH0)
+    machine = replace(machine, host=replace(machine.host, own_name=own))  # type: ignore[type-var]
+    judgement = verdict("NET005", machine, node("b", LO, nic("eth0", "10.1.0.2/24")), job=Job(backend="gloo"))
+    (finding,) = [finding for finding in judgement.findings if finding.where.node == "h2"]
+    assert finding.state is State.FAIL
+    assert "set-hostname h2" in finding.remedies[1].commands[0]
+    assert "/etc/hosts" not in str(finding.remedies)
 
 
 def test_one_name_on_a_bridge_is_a_failure_too() -> None:

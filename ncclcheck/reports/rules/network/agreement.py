@@ -356,7 +356,9 @@ def _is_inside(node: Node, interface: Interface) -> bool:
 
 
 def _name_its_address(names: _LookedUpNames, node: Node, link: lan.LanPlace, own: Resolution) -> Remedy:
-    """The line for /etc/hosts, unless another node has this name too: then this one needs a name of its own."""
+    """The line for /etc/hosts, unless the name is not this node's alone: then it needs a name of its own."""
+    if own.name.partition(".")[0] in hosts_file.LOOPBACK_NAMES:
+        return _own_name(node, own.name, "this one belongs to every machine's loopback")
     if names.hosts[own.name] > (at(node, "host.hostname") == own.name):
         return _own_name(node, own.name)
     return admin(
@@ -369,13 +371,13 @@ def _name_its_address(names: _LookedUpNames, node: Node, link: lan.LanPlace, own
     )
 
 
-def _own_name(node: Node, taken: str) -> Remedy:
+def _own_name(node: Node, taken: str, why: str = "another has it") -> Remedy:
     """The name by which the launcher knows it, if that is another one."""
     word = node.name.partition("#")[0]
     if word == taken or not re.fullmatch(r"[A-Za-z0-9-]+", word):
-        return admin("Give this machine a name of its own; another has it.", "hostnamectl set-hostname NAME")
+        return admin(f"Give this machine a name of its own; {why}.", "hostnamectl set-hostname NAME")
     return admin(
-        f"Give this machine a name of its own; another has it. The job calls it {word}.",
+        f"Give this machine a name of its own; {why}. The job calls it {word}.",
         f"hostnamectl set-hostname {word} || hostname {word}   # on {node.name}",
     )
 

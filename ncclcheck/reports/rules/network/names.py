@@ -28,7 +28,6 @@ from ncclcheck.reports.subjects.nccl import lan
 from ncclcheck.reports.text.words.fold import fold_names
 
 _MOST_LINES = 8  # of /etc/hosts in one fix; whoever lacks more names needs DNS
-_LOOPBACK_NAMES = {"localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
 
 
 @rule(
@@ -166,7 +165,7 @@ class _MisledNames:
     def _right(self, node: str, asker: str, names: list[str], askers: list[str]) -> Remedy:
         """Lines of /etc/hosts, and none that is wrong; localhost must stay what it is on every machine."""
         own = self.answers[asker, node].name
-        if own.partition(".")[0] in _LOOPBACK_NAMES:
+        if own.partition(".")[0] in hosts_file.LOOPBACK_NAMES:
             return admin(
                 f"Give {node} a name of its own: {own} is each machine itself, and must stay so.",
                 f"hostnamectl set-hostname NAME   # on the machine with {self.reached.seen[asker, node].address}",

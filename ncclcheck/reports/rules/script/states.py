@@ -73,9 +73,9 @@ def one_writer(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The call is reached from the first line under no condition but on the progress of the training, and no rank
-    stands in its path. It is a note where the condition is an option that the script declares, such as
-    `args.output_dir`: some scripts empty it on other ranks. Scripts whose library saves (Lightning, Accelerate,
-    Trainer, DeepSpeed) are not judged.
+    stands in its path. It is a note where the call was not come to as the script was followed, and where the
+    condition is an option that the script declares, such as `args.output_dir`: some scripts empty it on other
+    ranks. Scripts whose library saves (Lightning, Accelerate, Trainer, DeepSpeed) are not judged.
 
     ## Fix
     - **you** save on rank 0 only, with what copies or reads the file, and let the others wait in a barrier before
@@ -116,6 +116,13 @@ def one_writer(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[_on_rank_0(script, call)],
             )
+        elif not ways and script.trace:
+            yield note(
+                here(call),
+                "all ranks save to one path, if they come here",
+                evidence=[written(script, call)],
+                fix=[_on_rank_0(script, call)],
+            )
         else:
             yield warn(
                 here(call),
@@ -153,7 +160,7 @@ def _by_all(script: Script) -> Iterator[Call]:
         progress = all(_is_alike(guard) or (_OF_TIME.search(guard.text) and not _OF_FILE.search(guard.text))
                        for guard in others)  # fmt: skip
         one_path = not {"rank", "local", "byrank"} & {*way.values.get("path", "").split()}
-        if progress and one_path and _is_path(call) and _names_no_rank(way):
+        if progress and one_path and _is_path(call) and not any(_OF_ONE.search(guard.text) for guard in others):
             yield call
             return
 
@@ -219,6 +226,9 @@ def _on_rank_0(script: Script, call: Call) -> Remedy:
     if any(call.first <= inner.line <= call.last and collective(script, inner) for inner in inside):
         return edited(script, "Gather the state on all ranks, and save it on rank 0 only.", call.file, None)
     text = "Save on rank 0 only."
+    if any(inner.name.endswith("destroy_process_group") and inner.line < call.line for inner in inside):
+        text = "Save before the group is destroyed, on rank 0 only."
+        return edited(script, text, call.file, None)
     line = line_of(script, call.file, call.line)
     name = next(
         (c.on for c in script.calls if c.file == call.file and c.name.startswith("torch.distributed.")), ""

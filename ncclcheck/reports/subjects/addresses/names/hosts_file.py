@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from ncclcheck.probes.facts import Node, Resolver, at
 
 FILES_FIRST = "sed -i.before -E '/^hosts:/{s/[[:space:]]files//; s/^hosts:/hosts: files/}' /etc/nsswitch.conf"
+# Of the files that Debian and Red Hat install: names of every machine's loopback, which its programs ask for.
+LOOPBACK_NAMES = {"localhost", "localhost4", "localhost6", "ip6-localhost", "ip6-loopback"}
 _ADDRESS = re.compile(r"[0-9a-fA-F:.]+")
 
 
