@@ -63,7 +63,7 @@ def load(name: str) -> Told:
     """Read one story, once a process. A key that no type has would be dropped without a word, so it is refused."""
     written = json.loads((FOLDER / f"{name}.json").read_text())
     story = msgspec.convert(written, Told)
-    lost = list(_lost(written, msgspec.to_builtins(story), name))
+    lost = list(_lost(written, json.loads(msgspec.json.encode(story)), name))  # as lists, not as tuples
     assert not lost, f"these are no facts: {lost}"
     return story
 
