@@ -360,7 +360,8 @@ def prefixes(script: Script) -> Iterator[Finding]:
     ## How we know
     In one function the variable loads a state before it is wrapped in DistributedDataParallel and gives one to
     `torch.save` after it; no file speaks of `module.`. Or the state of a wrapped model stands under a key that
-    another model loads in the same file, and nothing there takes `module.` away.
+    another model loads in the same file, and nothing there takes `module.` away. It is a note where nothing in the
+    script loads a state: whoever loads the file must take the prefix away.
 
     ## Fix
     - **you** save `model.module.state_dict()`.
@@ -372,7 +373,10 @@ def prefixes(script: Script) -> Iterator[Finding]:
     if finding := _by_path(script):
         yield finding
         return
-    yield from _under_keys(script, calls)
+    under_keys = [*_under_keys(script, calls)]
+    yield from under_keys
+    if not under_keys and (found := _never_loaded(script)):
+        yield found
     if says(script, "module.", "module", "consume_prefix_in_state_dict_if_present", "_orig_mod."):
         return
     for wrap in calls:
@@ -415,6 +419,24 @@ def _by_path(script: Script) -> Finding | None:
                 owner="job",
                 evidence=[written(script, save), written(script, call)],
                 fix=[you(f"Load it into {call.on}.module.")],
+            )
+    return None
+
+
+def _never_loaded(script: Script) -> Finding | None:
+    """The state of a wrapped model that is saved for others: nothing here loads one."""
+    if says(script, "module", "module.", "consume_prefix_in_state_dict_if_present") or any(
+        call.name.endswith("load_state_dict") for call in script.calls
+    ):
+        return None
+    for call in script.trace:
+        states = {tag.partition("@")[0] for tag in tags(call, "0") if tag.startswith("state:")}
+        if call.name == "torch.save" and states & {"state:ddp"} and states <= {"state:ddp", "state:optimizer"}:
+            return note(
+                here(call),
+                "the state is that of the wrapper: its names begin with module., which a bare model does not know",
+                evidence=[written(script, call)],
+                fix=[you("Save model.module.state_dict().")],
             )
     return None
 
