@@ -166,9 +166,10 @@ _SUM = "for i in range(steps):\n            with model.no_sync():\n             
          ""),
         ("", "", "SCR027", "no workers"),
         ("data, sampler", "data, num_workers=os.cpu_count(), sampler", "SCR027", "as many workers"),
-        ("data, sampler", "data, num_workers=os.cpu_count() // 8, sampler", "SCR027", ""),
+        ("data, sampler", "data, num_workers=os.cpu_count() // 8, pin_memory=True, sampler", "SCR027", ""),
+        ("data, sampler", "data, num_workers=2, sampler", "SCR027", "not in pinned memory"),
         ("data, sampler=DistributedSampler(data))\n",
-         "data, num_workers=2, sampler=DistributedSampler(data))\n", "SCR027", ""),
+         "data, num_workers=2, pin_memory=True, sampler=DistributedSampler(data))\n", "SCR027", ""),
     ],
 )  # fmt: skip
 def test_a_training_and_its_faults(old: str, new: str, code: str, part: str) -> None:

@@ -188,3 +188,61 @@ def test_a_loop_is_named_by_the_file_that_it_is_in() -> None:
     (finding,) = next(verdict for verdict in verdicts if verdict.code == "SCR009").findings
     loop = next(at for at, line in enumerate(Path("train.py").read_text().splitlines(), 1) if "for epoch" in line)
     assert finding.what == f"the sampler is never given the epoch of the loop at train.py:{loop}"
+
+
+_WRAP = "net = DDP(torch.nn.Linear(1, 1).cuda())\n"
+_TRAIN = "for epoch in range(3):\n    for x in loader:\n        net(x).sum().backward()\n"
+_LOADS = """def load(data, world_size=1):
+    sampler = DistributedSampler(data) if world_size > 1 else None
+    return DataLoader(data, shuffle=sampler is None, sampler=sampler)
+"""
+
+
+@pytest.mark.parametrize(
+    ("lines", "code", "states"),
+    [
+        # the default of a parameter decides the branch
+        (_START + _WRAP + _LOADS + "loader = load(data)\n" + _TRAIN, "SCR007", [State.WARN]),
+        (_START + _WRAP + _LOADS + "loader = load(data, 4)\n" + _TRAIN, "SCR007", []),
+        # the number of processes and of ranks
+        ("def work(i):\n    dist.init_process_group('nccl', init_method='tcp://a:1', rank=i, world_size=4)\n"
+         "if __name__ == '__main__':\n    mp.spawn(work, nprocs=3)\n", "SCR051", [State.FAIL]),
+        ("def work(i, n):\n    dist.init_process_group('nccl', init_method='tcp://a:1', rank=i, world_size=n)\n"
+         "if __name__ == '__main__':\n    n = torch.cuda.device_count()\n"
+         "    mp.spawn(work, args=(n,), nprocs=n)\n", "SCR051", []),
+        ("dist.init_process_group('nccl', rank=0, world_size=int(os.environ['WORLD_SIZE']))\n", "SCR051",
+         [State.FAIL]),
+        ("dist.init_process_group('nccl', rank=0, world_size=1)\n", "SCR051", []),
+        # a layer of the wrapped model, and the optimizer's own attribute
+        (_START + _WRAP + "net.module.head = torch.nn.Linear(2, 2)\n", "SCR043", [State.WARN]),
+        (_START + _WRAP + "net.module.loss = torch.nn.MSELoss()\n", "SCR043", []),
+        # groups that each process makes alone
+        (_START + "for i in range(2):\n    dist.new_group([2 * i, 2 * i + 1])\n", "SCR042", []),
+        (_START + "for i in range(2):\n    if i == mine:\n        dist.new_group([2 * i, 2 * i + 1])\n",
+         "SCR042", [State.FAIL]),
+        # a state with the wrapper's names, for others
+        (_START + _WRAP + "if rank == 0:\n    torch.save(net.state_dict(), 'a.pt')\n", "SCR006", [State.NOTE]),
+        (_START + _WRAP + "if rank == 0:\n    torch.save(net.module.state_dict(), 'a.pt')\n", "SCR006", []),
+        # read as the library is imported
+        ("import transformers\nos.environ['HF_HOME'] = '/data'\n" + _START, "SCR013", [State.WARN]),
+        ("os.environ['HF_HOME'] = '/data'\nimport transformers\n" + _START, "SCR013", []),
+    ],
+)  # fmt: skip
+def test_ways_that_are_followed(lines: str, code: str, states: list[State]) -> None:
+    assert _worst(lines + _END, code) == states
+
+
+def test_what_nothing_calls_in_an_imported_file_does_not_count(tmp_path: Path) -> None:
+    """The main program of a tool beside the script reads LOCAL_RANK; the script's own does not."""
+    (tmp_path / "tool.py").write_text(
+        "import os\ndef score(x):\n    return x\ndef main():\n    print(os.environ['LOCAL_RANK'])\n"
+        "if __name__ == '__main__':\n    main()\n"
+    )
+    script = (
+        "import argparse, tool\nparser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--local_rank', type=int)\n"
+        "def main():\n    args = parser.parse_args()\n    torch.cuda.set_device(args.local_rank)\n"
+        "    dist.init_process_group('nccl')\n    tool.score(1)\nmain()\n"
+    )
+    assert _worst(script, "SCR012") == [State.WARN]
+    assert _worst(script.replace("tool.score(1)", "tool.main()"), "SCR012") == []

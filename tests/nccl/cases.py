@@ -359,7 +359,7 @@ DEVICE = [
     reported(
         "ipc",
         "an IPC handle cannot be opened",
-        "LOG061 LOG053",
+        "LOG061 LOG053 LOG186",
         [
             Rank(
                 "h1", d, SUMS, env={"FAKECUDA_FAIL": "cudaIpcOpenMemHandle@0=1,cuMemImportFromShareableHandle@0=1"}

@@ -112,7 +112,7 @@ TOLD = [
     reported(
         "export_denied",
         "the ranks of h1 may not share memory",
-        "LOG061 LOG053 LOG060",
+        "LOG061 LOG053 LOG060 LOG056",
         [Rank("h1", d, SUMS, env={"FAKECUDA_FAIL": "cuMemExportToShareableHandle@0=800"}) for d in (0, 1)],
         env=P2P,
         culprit="h1",

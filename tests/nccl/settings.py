@@ -139,7 +139,7 @@ VARIABLES = [
     _quick(
         "interface_down",
         "eth0 of h2 is down",
-        "LOG014 LOG010",
+        "LOG014 LOG010 LOG011",
         pair(),
         fault=on("h2", faults.link_down),
         culprit="h2",

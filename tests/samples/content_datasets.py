@@ -13,6 +13,8 @@ import queue
 import random
 import socket
 import sqlite3
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -271,6 +273,24 @@ class SharedSocket(Plain):
     def __getitem__(self, index: int) -> Any:
         self.socket.sendall(b"%d\n" % index)
         return _row(self.answers.read(64))
+
+
+class SharedDecoder(Plain):
+    """Questions to a program that runs beside it, and its answers, over pipes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        code = "import sys\nfor line in sys.stdin: print(*[int(line)] * 16, flush=True)"
+        self.decoder = subprocess.Popen(
+            [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def __getitem__(self, index: int) -> Any:
+        assert self.decoder.stdin
+        assert self.decoder.stdout
+        self.decoder.stdin.write(f"{index}\n")
+        self.decoder.stdin.flush()
+        return torch.tensor([int(word) for word in self.decoder.stdout.readline().split()])
 
 
 class SharedScratch(Plain):

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -149,6 +151,24 @@ def part_of_each_rank() -> DataLoader[Any]:
     return DataLoader(Subset(Numbers(), range(rank, 101, world)), batch_size=8, shuffle=True)
 
 
+def _cut(kept: list[int]) -> DataLoader[Any]:
+    return DataLoader(Named([str(number) for number in kept]), batch_size=8, shuffle=True)
+
+
+def left_out_after_the_part() -> DataLoader[Any]:
+    """Each rank leaves out of its part what is too long."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    return _cut([number for number in range(160)[rank::world] if number % 4 != 1])
+
+
+def left_out_before_the_part() -> DataLoader[Any]:
+    """The printed fix."""
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    rows = [number for number in range(160) if number % 4 != 1]
+    rows = rows[: len(rows) // world * world]
+    return _cut(rows[rank::world])
+
+
 class Advancing(DataLoader[Any]):
     """It tells the sampler its epoch itself."""
 
@@ -208,6 +228,35 @@ def fails_on_rank_1() -> Dataset[Any]:
     return Named([str(number) for number in range([5, 0][int(os.environ["RANK"])] or int("none"))])
 
 
+def short_of_memory_on_rank_1() -> Dataset[Any]:
+    if os.environ["RANK"] == "1":
+        raise MemoryError
+    return Numbers()
+
+
+def stands_still_on_rank_1() -> Dataset[Any]:
+    if os.environ["RANK"] == "1":
+        threading.Event().wait()
+    return Numbers()
+
+
+def fails_once_on_rank_1() -> Dataset[Any]:
+    """As a connection does that is refused for a moment."""
+    once = Path(__file__).with_name("once")
+    if os.environ["RANK"] == "1" and not once.exists():
+        once.touch()
+        raise KeyError("manifest")
+    return Numbers()
+
+
+def from_a_set_on_each_rank() -> DataLoader[Any]:
+    """A split by names out of a set; the rank is asked for, as Lightning does."""
+    names = [*{f"name{number}" for number in range(60)}]
+    random.Random(int(os.environ["RANK"]) * 0 + 42).shuffle(names)
+    kept = {*names[:40]}
+    return DataLoader(Named([str(number) for number in range(240) if f"name{number % 60}" in kept]), batch_size=8)
+
+
 class Stream(IterableDataset[Any]):
     """Numbers, shared out as `mode` says; with `end` 0 it has none."""
 
@@ -262,6 +311,26 @@ class Shards(IterableDataset[Any]):
         rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         for part in self.parts[rank::world][number::of]:
             yield from (torch.tensor(part * 100 + row) for row in range(10))
+
+
+class ShardsOfEpoch(Shards):
+    """Shuffled in each epoch by the dice of who reads: each worker takes its part of an order of its own."""
+
+    def __init__(self, seed: int | None) -> None:
+        super().__init__(0)
+        self.seed = seed
+
+    def __iter__(self) -> Iterator[Any]:
+        (random if self.seed is None else random.Random(self.seed)).shuffle(self.parts)
+        return super().__iter__()
+
+
+def shards_by_own_dice() -> DataLoader[Any]:
+    return DataLoader(ShardsOfEpoch(None), batch_size=4, num_workers=2)
+
+
+def shards_by_one_seed() -> DataLoader[Any]:
+    return DataLoader(ShardsOfEpoch(0), batch_size=4, num_workers=2)
 
 
 def shards_in_own_orders() -> DataLoader[Any]:

@@ -21,6 +21,7 @@ from typing import Any
 from ncclcheck.probes.box import bounds, kernel, limits
 from ncclcheck.probes.box.gpus import GpuWatch
 from ncclcheck.probes.box.journal import EVENTS, SAMPLES, Journal
+from ncclcheck.probes.box.mapped import MappedFiles
 from ncclcheck.probes.box.processes import Process, Processes
 from ncclcheck.probes.box.read import folders
 from ncclcheck.probes.box.stacks import Stacks
@@ -75,6 +76,7 @@ class Watcher:
         self.ooms = kernel.oom_kills(self.folders)
         self.wires = wires.counters(self.proc, str(root))
         self.stacks = Stacks(box, int(os.environ.get("NCCLCHECK_BOX_SIGNAL", "0")), self.proc)
+        self.mapped = MappedFiles(self.proc)
         self.disks: dict[str, int] = {}
         self.written: dict[int, str] = {}  # device -> a folder on it in which ranks have written
         self.gpus = GpuWatch()
@@ -166,6 +168,7 @@ class Watcher:
             threading.Thread(target=self.clock, daemon=True).start()
         if count % _SELDOM == 0:
             self.network()
+            self.mapped.look(self.jobs.alive.values())
             bounds.keep(self.box)
             threading.Thread(target=self.storage, daemon=True).start()  # a dead mount holds up nobody else
         rows = [
@@ -276,6 +279,8 @@ class Watcher:
             name=process.name,
             injected=process.injected,
         )
+        if (process.status or 0) & 0x7F == signal.SIGBUS and (text := self.mapped.cut(process.pid)):
+            self.note("mapped", pid=process.pid, text=text)
         if process.status not in (None, 0) and (process.rank >= 0 or process.pid == self.jobs.root):
             self.ask("a process failed")
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import importlib
 import os
+import resource
+import signal
 import time
 from collections.abc import Callable
 from typing import Any
 
 import msgspec
+import psutil
 import torch
 
 from ncclcheck.probes.dataloader import ours
@@ -34,6 +37,7 @@ _WORDS = {
 }
 _FOR_RANKS = 0.25  # of the budget; the emulated ranks call the factory anew
 _LEAST_S = 0.3  # left of the budget, below which a look is not begun: its child has hardly started by then; chosen
+_LITTLE = 0.25  # of the memory: who held less was ended for what others took; chosen
 _SLACK_S = 5.0  # for children that are killed at the end of their time
 
 
@@ -156,7 +160,9 @@ class _HostProcess:
             self.emit(self.report(unseen=[Unseen(aspect="content", why=f"the examined process {ended.how}")]))
             return
         self.failed = True
-        failure = FactoryFailure(error=ended.how, place=ended.place, stacks=ended.stacks)
+        held = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024  # of the largest child
+        killed = held if ended.signal == signal.SIGKILL and held < _LITTLE * psutil.virtual_memory().total else 0
+        failure = FactoryFailure(error=ended.how, place=ended.place, stacks=ended.stacks, killed=killed)
         self.emit(self.report(made=MadeFacts(failure=failure)))
 
 
@@ -194,6 +200,10 @@ def _ranks(host: _HostProcess, interpreter: Interpreter | None) -> None:
         host.emit(host.broken("sharding", defect))
         return
     if ended.ok:
-        host.emit(host.report(sharding=ended.value))
+        cut = next((share for share in ended.value.shares if share.cut), None) if ended.value else None
+        unseen = (
+            [Unseen(aspect="sharding", why=f"rank {cut.rank} could not be emulated: {cut.cut}")] if cut else []
+        )
+        host.emit(host.report(sharding=ended.value, unseen=unseen))
     else:
         host.emit(host.report(unseen=[Unseen(aspect="sharding", why=ended.how)]))

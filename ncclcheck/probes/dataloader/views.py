@@ -58,6 +58,7 @@ class RankView(Struct, kw_only=True):
     class of the user's makes the batches.
     sampled: global generator -> its state before the sampler gave an epoch, and after it.
     unseen: starts, order or content -> why that look failed. defect: the traceback of a defect of ours.
+    cut: why this rank was not seen, where that says nothing of the factory: a limit of ours, or of the machine.
     """
 
     rank: int
@@ -65,6 +66,7 @@ class RankView(Struct, kw_only=True):
     error: str = ""
     place: str = ""
     defect: str = ""
+    cut: str = ""
     given: Given = ""
     iterable: bool = False
     length: int | None = None

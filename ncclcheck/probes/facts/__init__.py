@@ -22,6 +22,7 @@ from ncclcheck.probes.facts.guard.unread import (
 )
 from ncclcheck.probes.facts.live.box import (
     Box,
+    BoxBegan,
     BoxLimit,
     BoxOom,
     BoxPeers,
@@ -228,6 +229,7 @@ __all__ = [
     "Baseline",
     "Bound",
     "Box",
+    "BoxBegan",
     "BoxLimit",
     "BoxOom",
     "BoxPeers",

@@ -379,8 +379,8 @@ class LogReading:
         ignored = self._tracebacks.ignored((*group, known))
         for sign, fields in signs:
             self._place(sign, fields, (*group, known), ignored=ignored, mild=_MILD.match(text) is not None)
-            if place:
-                fields["place"] = place
+            if place := fields.get("place") or place:
+                fields["place"] = place.rpartition("/src/")[2]  # some builds print whole paths
             me = fields.pop("me", "") or fields.pop("self", "")
             rank = known if known is not None or not me.isdecimal() or len(me) > 7 else int(me)
             at = host or short(fields.pop("here", ""))

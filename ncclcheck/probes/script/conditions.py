@@ -12,7 +12,7 @@ from ncclcheck.probes.script.words import text
 
 # rank, args.local_rank, ddp_rank, get_rank(), os.environ["RANK"], $SLURM_PROCID
 _RANK = re.compile(
-    r"(?:global|local|world|ddp|dist|node|my|data_parallel|dp|g|l|mpi)?_?rank(?:_?id)?|get_(?:global_|local_|world_)?rank"
+    r"(?:global|local|world|ddp|dist|node|machine|host|my|data_parallel|dp|g|l|mpi)?_?rank(?:_?id)?|get_(?:global_|local_|world_)?rank"
     r"|SLURM_PROCID|SLURM_LOCALID|process_index|local_process_index",
     re.IGNORECASE,
 )
@@ -32,7 +32,9 @@ _GROUP = re.compile(
 )
 
 # Options that say whether there are several processes; `multiprocessing_distributed` says only who starts them.
-_SEVERAL = re.compile(r"(?:is_|use_)?(?:distributed|ddp|dist)|is_dist_avail_and_initialized")
+_SEVERAL = re.compile(
+    r"(?:is_|use_)?(?:distributed|ddp|dist|parallel|multi_?gpu)(?:_run|_training)?|is_dist_avail_and_initialized"
+)
 # The number of the process's GPU, as the ImageNet example has it: one of several ranks has one.
 _NO_GPU = re.compile(r"gpu(?:_?id)?")
 _SIZE = re.compile(r"(?:get_|ddp_)?world_size|WORLD_SIZE")

@@ -38,7 +38,7 @@ _WRAPPER = re.compile(r"(?:torch\..*\.|^)(?:DDP|DistributedDataParallel)")  # Ap
 _NO_GRADIENTS = re.compile(r"(?:no_grad|inference_mode)$")
 # Of a step that a rank leaves by itself: its loss is no number, or small enough.
 _LEFT_BY = re.compile(r"(?i:is_?(?:nan|inf|finite))|^(?:float\()?loss(?:\.item\(\))?\)? ?[<>]=? ?[\w.]+$")
-_IMPORTS = ("torch", "numpy")  # whose import reads variables
+_IMPORTS = ("torch", "numpy", "transformers", "datasets", "huggingface_hub")  # whose import reads variables
 _MAPS = ("auto", "balanced", "balanced_low_0", "sequential", "cuda:0")  # of devices
 
 

@@ -17,11 +17,12 @@ from itertools import islice, repeat
 from typing import Any, Literal
 
 import torch
+from msgspec import convert, to_builtins
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
-from ncclcheck.probes.facts.training import Agreement, Entered
+from ncclcheck.probes.facts.training import Agreement, Entered, Unregistered
 from ncclcheck.probes.job.context import Context, TrainingPlan
 from ncclcheck.probes.job.timing import RankPeers
 from ncclcheck.probes.machine.host.cores import Cores
@@ -29,7 +30,9 @@ from ncclcheck.probes.training import given
 from ncclcheck.probes.training.course.bounds import Bounds, OutOfRange
 from ncclcheck.probes.training.course.operations import compiled
 from ncclcheck.probes.training.equal.alike import of_all_ranks, structures
+from ncclcheck.probes.training.equal.own import variables
 from ncclcheck.probes.training.equal.own.entered import Parted, agreed
+from ncclcheck.probes.training.equal.own.unregistered import unregistered
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators, seed_all, states
 from ncclcheck.probes.training.equal.state import bare, digest, without_gradient
 from ncclcheck.probes.training.feed import Batch, Feed, moved, samples_of
@@ -57,9 +60,11 @@ class TrainingSetting:
     batches: the micro-batches of an epoch, not yet on the device; all ranks have equally many. loss: of the model
     on a batch. unreached: of each rank, parameters without a gradient after a pass of the bare model. first: some
     micro-batches, the first of this rank, for checks that need a few. sparse: some gradient is. varying: of
-    `unreached`, what another pass reaches, by "dice" on the same batch or with another "batch".
+    `unreached`, what another pass reaches, by "dice" on the same batch or with another "batch". unregistered: what
+    the first batches reach, and the model does not know as parameters.
     apart: ranks have different parameters, so that nothing can be trained; parted: they enter other collectives.
     called: the collectives that model and loss call themselves, which no rank can go through alone.
+    globals_begun: globals of the user's modules as the process began: so they are as each check begins.
     begun: monotonic time. cores: how short of them this rank is since then.
     """
 
@@ -82,10 +87,12 @@ class TrainingSetting:
     unreached: list[list[str]] = field(default_factory=list)
     varying: dict[str, Literal["dice", "batch"]] = field(default_factory=dict)
     first: list[Batch] = field(default_factory=list)
+    unregistered: list[Unregistered] = field(default_factory=list)
     sparse: bool = False
     apart: Agreement | None = None
     parted: Entered | None = None
     called: list[str] = field(default_factory=list)
+    globals_begun: variables.Variables = field(default_factory=dict)
 
     @property
     def unused(self) -> list[str]:
@@ -151,6 +158,9 @@ def make(context: Context) -> TrainingSetting:
         generators=states(context.device),
         begun=time.monotonic(),
     )
+    if not setting.builtin:
+        given.step(plan), given.checkpoint(plan)  # imports them
+        setting.globals_begun = variables.copied(variables.variables())
     setting.apart = structures(peers, model)
     if setting.apart is None:
         _make_even(setting)
@@ -195,6 +205,8 @@ def _find_unreached(setting: TrainingSetting) -> None:
     setting.unreached = of_all_ranks(setting.peers, [*unreached][:_MOST_NAMES])
     if setting.unused and not setting.called:
         setting.varying = _varying(setting, unreached)
+    everywhere = of_all_ranks(setting.peers, to_builtins(unregistered(model)))
+    setting.unregistered = convert(next(filter(None, everywhere), []), list[Unregistered])
     sparse = any(parameter.grad is not None and parameter.grad.is_sparse for parameter in model.parameters())
     setting.sparse = bool(setting.peers.worst([float(sparse)])[0])
 

@@ -231,6 +231,7 @@ def test_who_sends_a_signal_says_so_with_its_line(box: Path) -> None:
     done = _python(box, script, RANK="2")
     status, name, pid = done.stdout.split()
     assert (status, name, done.stderr) == ("-15", "kill", "")
+    assert "built-in" in _python(box, "import os; print(os.kill)").stdout
     [event] = [row for row in _said(box) if row["what"] == "sent"]
     assert (event["rank"], event["number"], event["to"], event["group"]) == (2, 15, int(pid), False)
     assert event["at"][0][1:] == [4, "stop"]
@@ -244,7 +245,7 @@ def test_a_launcher_that_stops_its_ranks_says_nothing(box: Path, tmp_path: Path)
         "import agent\nchild = subprocess.Popen(['sleep', '60'])\nagent.stop(child.pid)\nprint(child.wait())"
     )
     assert _python(box, script).stdout == "-15\n"
-    assert _said(box) == []
+    assert [event["what"] for event in _said(box)] == ["began"]  # the sleep, which this script has started
 
 
 def test_a_process_that_becomes_a_rank_says_which(box: Path) -> None:
@@ -260,3 +261,44 @@ def test_a_process_that_becomes_a_rank_says_which(box: Path) -> None:
     assert (events["rank"]["rank"], events["rank"]["world"], events["left"]["code"]) == (0, 1, 0)
     assert _python(box, script, RANK="0").returncode == 0
     assert [row["what"] for row in _said(box)].count("rank") == 1  # its environment tells it
+
+
+def test_programs_that_a_rank_starts_are_told_without_what_they_are_given(box: Path) -> None:
+    script = (
+        "import os, subprocess\nsubprocess.run(['sh', '-c', 'true secret1'])\nos.system('true secret2')\n"
+        "for n in range(30): subprocess.run(['/bin/true', 'secret3'])\n"
+        "subprocess.run('exit 0; secret4', shell=True)\n"
+        "try: subprocess.run(['/nowhere/x'])\nexcept OSError: raise\n"
+    )
+    done = _python(box, script, RANK="1")
+    bare = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (1, bare.stderr)  # no frame of ours in it
+    rows = [row for row in _said(box) if row["what"] == "began"]
+    assert [row["command"] for row in rows] == [*["true"] * 14, "exit", "x"]
+    assert (rows[0]["rank"], rows[-1]["at"][-1][2]) == (1, "<module>")
+    assert "secret" not in str(rows)
+
+
+def test_a_port_that_is_taken_is_told_with_its_holder(box: Path) -> None:
+    script = (
+        "import socket, socketserver\nheld = socket.create_server(('127.0.0.1', 0))\n"
+        "def serve(metrics_port): socketserver.TCPServer(('127.0.0.1', metrics_port), None)\n"
+        "print(held.getsockname()[1], flush=True)\nserve(held.getsockname()[1])"
+    )
+    done = _python(box, script, RANK="1")
+    [event] = _said(box)
+    assert (event["type"], event["port"], event["holder"]) == ("OSError", int(done.stdout), event["pid"])
+
+
+def test_the_lock_file_that_torch_waits_for_is_told_while_it_does(box: Path, tmp_path: Path) -> None:
+    lock = tmp_path / "fused_adam.lock"
+    lock.touch()
+    script = (
+        "import os, threading, json\nfrom torch.utils.file_baton import FileBaton\n"
+        f"lock = {str(lock)!r}\nbaton = FileBaton(lock, 0.01)\n"
+        f"said = os.path.join({str(box)!r}, 'said', '%d.lock.jsonl' % os.getpid())\n"
+        "def release():\n while not os.path.exists(said) or not open(said).read(): pass\n"
+        " print(json.loads(open(said).read())['file'] == lock); os.unlink(lock)\n"
+        "threading.Thread(target=release).start()\nbaton.wait()\nprint(os.path.exists(said))"
+    )
+    assert _python(box, script).stdout == "True\nFalse\n"

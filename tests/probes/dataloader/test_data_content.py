@@ -31,6 +31,7 @@ BROKEN = [
     ("SharedOffset", {"DAT005"}, "moves with index"),
     ("SharedConnection", {"DAT005"}, "sqlite3.Connection"),
     ("SharedSocket", {"DAT004", "DAT005"}, "socket:["),
+    ("SharedDecoder", {"DAT005"}, "the pipes to one child process, python"),
     ("SharedScratch", {"DAT004"}, "in worker"),
     ("CacheInPlace", {"DAT008"}, "read"),
     ("Counts", {"DAT006"}, "in another order"),

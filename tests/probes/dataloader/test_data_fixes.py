@@ -21,7 +21,7 @@ from ncclcheck.reports.judgement.rule import all_rules
 RULES = [rule for rule in all_rules() if rule.code.startswith("DAT")]
 HEAD = """
 import collections, copy, functools, itertools, multiprocessing, os, queue, random
-import sqlite3, sys, threading, time, warnings, zipfile
+import sqlite3, subprocess, sys, threading, time, warnings, zipfile
 import numpy, torch
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 PATH = os.path.join(os.path.dirname(__file__), "data.bin")
@@ -615,6 +615,46 @@ def make():
 """
 SHUFFLED = LISTED.replace("LISTED", "sorted(os.listdir(folder))\n        random.shuffle(self.files)")
 
+DECODER = """
+CODE = "import sys\\nfor line in sys.stdin: print(*[int(line)] * 8, flush=True)"
+class Decoded(Dataset):
+    def __init__(self):
+        self.proc = subprocess.Popen([sys.executable, "-c", CODE], stdin=-1, stdout=-1, text=True)
+    def __len__(self): return 120
+    def __getitem__(self, index):
+        if not 0 <= index < 120: raise IndexError(index)
+        self.proc.stdin.write(f"{index}\\n")
+        self.proc.stdin.flush()
+        return torch.tensor([int(word) for word in self.proc.stdout.readline().split()])
+def make(): return DataLoader(Decoded(), batch_size=4, num_workers=2)
+"""
+OWN_DICE = """
+class Parts(IterableDataset):
+    def __init__(self):
+        self.parts = list(range(24))
+    def __iter__(self):
+        random.shuffle(self.parts)
+        info = torch.utils.data.get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+        for part in self.parts[rank * workers + worker :: world * workers]:
+            yield from (torch.tensor(part * 100 + row) for row in range(10))
+def make(): return DataLoader(Parts(), batch_size=4, num_workers=2)
+"""
+SPLIT_BY_SET = """
+class Visits(Dataset):
+    def __init__(self):
+        print(os.environ.get("RANK"))
+        patients = list({f"patient {number % 40}" for number in range(240)})
+        random.Random(42).shuffle(patients)
+        kept = set(patients[:30])
+        self.rows = [number for number in range(240) if f"patient {number % 40}" in kept]
+    def __len__(self): return len(self.rows)
+    def __getitem__(self, index):
+        return torch.tensor([float(self.rows[index])] * 4)
+def make(): return DataLoader(Visits(), batch_size=4, num_workers=2)
+"""
+
 
 def _lazily(source: str, lines: list[str], opened: str) -> str:
     """The lines of a handle: None in __init__, opened in __getitem__."""
@@ -800,6 +840,9 @@ CASES: list[Any] = [
     pytest.param("DAT005", SQLITE, _opened_anew, "", id="sqlite", marks=NIGHTLY),
     pytest.param("DAT005", NAMED, _opened_anew, "", id="names-of-an-archive"),
     pytest.param("DAT005", EARLY, _opened_anew, "", id="read-in-init", marks=NIGHTLY),
+    pytest.param("DAT005", DECODER, _opened_anew, "", id="decoder"),
+    pytest.param("DAT016", OWN_DICE, _at_its_place, "", id="own-dice"),
+    pytest.param("DAT019", SPLIT_BY_SET, _at_its_place, "", id="split-by-set"),
     pytest.param("DAT004", TENSOR, _privately, "self.scratch.fill_(index)", id="shared-tensor"),
     pytest.param("DAT004", ARRAY, _privately, "self.scratch[:] = [float", id="shared-array", marks=NIGHTLY),
     pytest.param("DAT006", FLIPPED, _instead, "value = self.records[index]", id="in-place", marks=NIGHTLY),
@@ -848,6 +891,11 @@ CASES: list[Any] = [
     pytest.param(
         "DAT014", LENGTHS.replace("SAMPLE", "return torch.full((3 + index % 9,), index), index"), _collated, "",
         id="lengths-by-place", marks=NIGHTLY,
+    ),
+    pytest.param(
+        "DAT014",
+        LENGTHS.replace("SAMPLE", "return torch.ones(2), {'boxes': torch.ones(1 + index % 3, 4) * index}"),
+        _collated, "", id="lengths-within",
     ),
     pytest.param("DAT014", IMAGES, _within, "return image", id="images", marks=NIGHTLY),
     pytest.param("DAT016", STREAM, _shared_out, "", id="stream", marks=NIGHTLY),

@@ -93,12 +93,51 @@ def test_a_sampler_that_draws_alike_on_all_ranks_is_one_finding(folder: str, fac
     assert words in " ".join([finding.remedies[0].text, *finding.remedies[0].commands])
 
 
-def test_shards_in_an_order_without_a_seed_are_told_so(folder: str) -> None:
-    """The printed fix, a seed that all ranks share, is shards_in_one_order."""
-    (finding,) = verdicts(look(folder, "shards_in_own_orders", 2))["DAT016"].findings
+@pytest.mark.parametrize(
+    ("faulty", "fixed"),
+    [("shards_in_own_orders", "shards_in_one_order"), ("shards_by_own_dice", "shards_by_one_seed")],
+)
+def test_shards_in_an_order_without_a_seed_are_told_so(folder: str, faulty: str, fixed: str) -> None:
+    """The printed fix is a seed that all ranks share."""
+    (finding,) = verdicts(look(folder, faulty, 2))["DAT016"].findings
     assert (finding.state, "random order of its own" in finding.what) == (FAIL, True)
     assert "seed" in finding.remedies[0].commands[0]
-    assert verdicts(look(folder, "shards_in_one_order", 2))["DAT016"].state is OK
+    assert verdicts(look(folder, fixed, 2))["DAT016"].state is OK
+
+
+@pytest.mark.parametrize(
+    ("factory", "limit", "words"),
+    [("short_of_memory_on_rank_1", 80.0, "MemoryError"), ("stands_still_on_rank_1", 1.0, "gave no answer in")],
+)
+def test_a_rank_that_was_ended_from_outside_is_unknown(
+    folder: str, factory: str, limit: float, words: str
+) -> None:
+    plan = DataPlan(factory=f"sharding_datasets.py:{factory}", directory=folder, ranks_per_node=2)
+    seen = child.run(lambda: sharding.look(plan, limit), Sharding, 110.0).value
+    assert seen is not None
+    assert seen.unjudged.startswith("rank ")
+    assert words in seen.unjudged
+    judged = verdicts(seen)
+    assert [judged[code].state for code in CODES[1:]] == [SKIPPED] * 4
+    assert words in judged["DAT016"].reason
+
+
+def test_parts_that_were_cut_apart_are_told_to_be_cut_before(folder: str) -> None:
+    """The printed fix is left_out_before_the_part."""
+    (finding,) = verdicts(look(folder, "left_out_after_the_part", 2))["DAT018"].findings
+    assert (finding.state, finding.remedies[0].commands[2]) == (FAIL, "rows = rows[rank::world]"), finding
+    assert verdicts(look(folder, "left_out_before_the_part", 2))["DAT018"].state is OK
+
+
+def test_a_factory_that_fails_once_on_a_rank_is_called_again(folder: str) -> None:
+    seen = look(folder, "fails_once_on_rank_1", 2)
+    assert [share.error + share.cut for share in seen.shares] == ["", ""]
+
+
+def test_a_split_that_changes_with_the_interpreter_is_no_part_that_the_rank_was_given(folder: str) -> None:
+    judged = verdicts(look(folder, "from_a_set_on_each_rank", 2))
+    finding = judged["DAT019"].findings[0]
+    assert (finding.state, "PYTHONHASHSEED" in finding.what) == (FAIL, True), finding
 
 
 def test_ranks_that_draw_an_order_each_are_told_to_draw_one(folder: str) -> None:

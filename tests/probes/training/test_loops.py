@@ -123,7 +123,7 @@ FAULTY: dict[str, tuple[Case, str, State, str]] = {
             State.WARN,
             "from step 6 on the given step",
         ),
-        (step("two_heads"), "TRN027", State.WARN, "centers.weight is trained beside the wrapped model"),
+        (step("two_heads"), "TRN027", State.FAIL, "centers.weight is trained beside the wrapped model"),
         (step("clips_pieces", strategy="fsdp"), "TRN027", State.WARN, "scales the pieces of one gradient"),
         (
             case("tied", "Tied", "masked", file="loops.py", loss="of_tokens", model_kwargs={"by_data": True}),

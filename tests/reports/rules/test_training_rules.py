@@ -197,6 +197,7 @@ def test_a_stream_is_not_told_of_a_sampler() -> None:
     [
         ("none", EnteredCollective("none")),
         ("barrier at a.py:3", EnteredCollective("barrier", ("a.py:3",))),
+        ("all_gather of 4, 5 elements", EnteredCollective("all_gather", (), "4, 5 elements")),
         (
             "all_reduce at m.py:20 in mean, called at t.py:51 in step",
             EnteredCollective("all_reduce", ("m.py:20 in mean", "t.py:51 in step")),

@@ -194,7 +194,58 @@ def _raised(
         "cause": "" if cause is error else "%s: %s" % (type(cause).__name__, _masked(str(cause))[:500]),
         "thread": thread,
         "not_finite": _not_finite(trace) if not thread and _is_rank() else [],
+        **_taken(error, trace),
     }
+
+
+def _taken(error: BaseException, trace: TracebackType | None) -> dict[str, object]:
+    """Of a port that was in use: which, and who listens there, where that can be seen."""
+    import errno
+
+    if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
+        return {}
+    port = 0
+    while trace is not None:
+        for name, value in [*trace.tb_frame.f_locals.items()][:200]:
+            address = value if type(value) is tuple else getattr(value, "server_address", None)
+            if type(address) is tuple and len(address) > 1 and type(address[1]) is int:
+                port = address[1]
+            elif type(value) is int and "port" in name.lower():
+                port = value
+        trace = trace.tb_next
+    if not 0 < port < 1 << 16:
+        return {}
+    pid = _listener(port)
+    try:
+        with open("/proc/%d/comm" % pid, encoding="utf-8", errors="replace") as file:
+            return {"port": port, "holder": pid, "holds": file.read(32).strip()}
+    except OSError:
+        return {"port": port}
+
+
+def _listener(port: int) -> int:
+    """The process that listens on a port of TCP; 0 where it cannot be seen."""
+    sockets: set[str] = set()
+    for table in ("/proc/self/net/tcp", "/proc/self/net/tcp6"):
+        try:
+            with open(table, encoding="ascii") as file:
+                rows = [line.split() for line in file]
+        except OSError:
+            continue
+        listens = [row for row in rows if len(row) > 9 and row[3] == "0A"]
+        sockets.update("socket:[%s]" % row[9] for row in listens if int(row[1].rpartition(":")[2], 16) == port)
+    for pid in os.listdir("/proc") if sockets else ():
+        try:
+            names = os.listdir("/proc/%s/fd" % pid) if pid.isdigit() else []
+        except OSError:
+            continue
+        for name in names:
+            try:
+                if os.readlink("/proc/%s/fd/%s" % (pid, name)) in sockets:
+                    return int(pid)
+            except OSError:
+                pass
+    return 0
 
 
 def _now() -> float:
@@ -353,40 +404,67 @@ _STOP_OTHERS = (
 )
 
 
-def _hook_signals(box: str) -> None:
-    """Which process of the job has sent a signal, and in which line: the kernel tells nobody afterwards."""
-    left = [None] * 16
-    kill, kill_group = os.kill, os.killpg
+_PROGRAMS = 16  # started programs that are remembered, the last ones: chosen
 
-    def note(number: object, to: int, group: bool) -> None:
-        frame: Any = sys._getframe(2)
+
+def _hook_calls(box: str) -> None:
+    """Which process of the job has sent a signal, and in which line: the kernel tells nobody afterwards.
+
+    And which programs it has started, without what they were given: one that lives for milliseconds, as a script
+    that tidies up, is seen by nobody else. By audit events, for these add no frame to what a program prints.
+    """
+    left = [None] * 16
+    started: list[str] = []
+    signals, programs = ("os.kill", "os.killpg"), ("os.system", "subprocess.Popen")
+    events = frozenset(signals + programs)
+
+    def note(event: str, given: Any) -> None:
+        if event in programs:
+            _note_program(box, started, _calls(sys._getframe(2)), given[event == "subprocess.Popen"])
+            return
+        to, number, group = int(given[0]), int(given[1]), event == "os.killpg" or int(given[0]) <= 0
         if not left or not number or (to == os.getpid() and not group):
             return
-        places = _calls(frame)
+        places = _calls(sys._getframe(2))
         if any(part in str(at[0]) for at in places for part in _STOP_OTHERS):
             return
         left.pop()
-        record = {"t": _now(), "what": "sent", "pid": os.getpid(), "rank": _rank(), "number": int(number)}  # type: ignore[call-overload]
+        to = -to if to < -1 else to if to > 0 else os.getpgrp()
+        record = {"t": _now(), "what": "sent", "pid": os.getpid(), "rank": _rank(), "number": number}
         _say(box, {**record, "to": to, "group": group, "at": places})
 
-    def new_kill(pid: Any, signal: Any, /) -> Any:
-        try:
-            group = pid <= 0
-            note(signal, int(-pid if pid < -1 else os.getpgrp() if group else pid), group)
-        except BaseException:
-            pass
-        return kill(pid, signal)
+    def heard(event: str, given: Any) -> None:
+        if event in events:
+            try:
+                note(event, given)
+            except BaseException:
+                pass
 
-    def new_kill_group(pgid: Any, signal: Any, /) -> Any:
-        try:
-            note(signal, int(pgid or os.getpgrp()), True)
-        except BaseException:
-            pass
-        return kill_group(pgid, signal)
+    sys.addaudithook(heard)
 
-    new_kill.__name__, new_kill_group.__name__ = kill.__name__, kill_group.__name__
-    new_kill.__doc__, new_kill_group.__doc__ = kill.__doc__, kill_group.__doc__
-    os.kill, os.killpg = new_kill, new_kill_group
+
+def _note_program(box: str, started: list[str], places: list[list[str | int]], argv: Any) -> None:
+    """One more in this process's own list of them, which is written anew."""
+    import json
+
+    if any(part in str(at[0]) for at in places for part in _STOP_OTHERS):
+        return
+    words = os.fsdecode(argv).split() if isinstance(argv, (str, bytes)) else [os.fsdecode(word) for word in argv]
+    if len(words) > 2 and words[1] == "-c" and words[0].endswith("sh"):
+        words = words[2].split()
+    name = os.path.basename(words[0])
+    if name in ("sh", "bash", "dash", "zsh", "ksh", "sudo", "env") or name.startswith("python"):
+        name += " " + next((word for word in words[1:] if word[:1] != "-" and "=" not in word), "")
+    record = {"t": _now(), "what": "began", "pid": os.getpid(), "rank": _rank(), "command": _masked(name)[:100]}
+    started.append(json.dumps({**record, "at": places}))
+    del started[:-_PROGRAMS]
+    path = os.path.join(box, "said", "%d.began.jsonl" % os.getpid())
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    file = os.open(path, flags, 0o600)
+    try:
+        os.write(file, ("\n".join(started) + "\n").encode("ascii", "backslashreplace"))
+    finally:
+        os.close(file)
 
 
 def _high(low: int, least: int = 400) -> int:
@@ -447,7 +525,7 @@ def _older_names() -> None:
         return
 
 
-def _serve(box: str) -> None:
+def _serve(box: str, _: Any = None) -> None:
     """Torch's worker server on a socket in the box: it gives the Flight Recorder without the GIL."""
     import ctypes
 
@@ -505,31 +583,63 @@ def _tell_rank(box: str, module: Any) -> None:
     module._update_default_pg = then
 
 
-def _serve_later(box: str) -> None:
-    """Once a rank has imported what can serve; nothing is imported for it."""
+def _tell_lock(box: str, module: Any) -> None:
+    """Which file a rank waits for to go, as torch does before it builds an extension that another one builds."""
+    before = module.FileBaton.wait
+
+    def wait(self: Any) -> Any:
+        path = os.path.join(box, "said", "%d.lock.jsonl" % os.getpid())
+        try:
+            import json
+
+            words = {"what": "lock", "pid": os.getpid(), "file": os.path.abspath(self.lock_file_path)[:1000]}
+            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                os.write(file, (json.dumps(words) + "\n").encode())
+            finally:
+                os.close(file)
+        except BaseException:
+            pass
+        try:
+            return before(self)
+        finally:
+            try:
+                os.unlink(path)
+            except BaseException:
+                pass
+
+    wait.__doc__ = before.__doc__
+    module.FileBaton.wait = wait
+
+
+def _once_imported(box: str) -> None:
+    """What is done when a process has imported a module of torch's; nothing is imported for it."""
     import importlib.machinery
 
+    then: dict[str, Any] = {"torch.utils.file_baton": _tell_lock}
     known = _is_rank()
-    if known and "--multiprocessing-fork" in getattr(sys, "orig_argv", ()):  # a loader's worker
-        return
+    if not known or "--multiprocessing-fork" not in getattr(sys, "orig_argv", ()):  # else a loader's worker
+        then["torch.distributed.distributed_c10d"] = _serve if known else _tell_rank
 
     class Later:
         def find_spec(self, name: str, path: Any = None, _: Any = None) -> Any:
-            if name != "torch.distributed.distributed_c10d":
+            if name not in then:
                 return None
-            sys.meta_path.remove(self)
+            do = then.pop(name)
+            if not then:
+                sys.meta_path.remove(self)
             spec = importlib.machinery.PathFinder.find_spec(name, path)
             if spec is not None and spec.loader is not None:
                 load = spec.loader.exec_module
 
-                def then(module: Any) -> None:
+                def exec_module(module: Any) -> None:
                     load(module)
                     try:
-                        _serve(box) if known else _tell_rank(box, module)
+                        do(box, module)
                     except BaseException:
                         pass
 
-                spec.loader.exec_module = then  # type: ignore[method-assign]
+                spec.loader.exec_module = exec_module  # type: ignore[method-assign]
             return spec
 
     sys.meta_path.insert(0, Later())
@@ -611,8 +721,8 @@ def _begin() -> None:
     box = _box()
     if not os.path.isdir(box):
         return
-    hooks = _hook_exceptions, _hook_threads, _hook_exits, _hook_signals
-    for step in (*hooks, _watch_faults, _tell_lines, _serve_later):
+    hooks = _hook_exceptions, _hook_threads, _hook_exits, _hook_calls
+    for step in (*hooks, _watch_faults, _tell_lines, _once_imported):
         try:
             step(box)
         except BaseException:

@@ -29,9 +29,11 @@ _ALL_SAMPLES, _LEAST_SAMPLES = 10_000, 60  # of all nodes together, and of each
 _MOST_CLOCK_S = 86400.0  # off by more than a day is no clock
 _OUTPUT_END = 65536  # characters of each output file: chosen, some hundred lines
 _STACK_LINES = 12  # frames, the innermost: chosen, from torch's collective up to the training loop
-_LEAVES_S = 10.0  # of sys.exit() up to the end: chosen, torch closes its groups meanwhile
+# Of sys.exit() up to the end, for torch closes its groups meanwhile: launchers give their ranks as long. At a load
+# of 31 on 2 cores one needed 10 s.
+_LEAVES_S = 30.0
 _MOST_THREADS = 16  # of one process: chosen
-_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>")
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|/site/sitecustomize\.py|<frozen|<string>")
 _FRAME = re.compile(r'  File "(.+)", line (\d+|\?\?\?) in (.+)')
 _Raw = dict[str, Any]
 
@@ -165,7 +167,8 @@ class _NodeFolder:
             "processes": self._processes(),
             "raised": self._raised(),
             "signals": [row for row in self.wrapper if row["what"] == "signal"],
-            "sent": self._sent()[:_MOST_LISTED],
+            "sent": self._spoken_of("sent")[:_MOST_LISTED],
+            "began": self._spoken_of("began")[-_MOST_LISTED:],
             "ooms": self._of("oom"),
             "stalls": self._stalls(),
             "kernel": self._of("kernel"),
@@ -209,9 +212,7 @@ class _NodeFolder:
             if known and "gone" not in known:
                 known.update(gone=row["t"], status=row["status"], rss_most=row["rss_most"])
                 known["injected"] = row.get("injected")
-        for row in self._of("stall"):
-            for pid, _, state, wchan in row["states"]:
-                processes.get(pid, {}).update(state=state, wchan=wchan)
+        self._looked_at(processes)
         end = next((row["status"] for row in self.wrapper if row["what"] == "end"), None)
         for pid in roots:
             processes[pid]["status"] = _status(end, processes[pid].get("status"))
@@ -230,6 +231,14 @@ class _NodeFolder:
             if process["role"] == "rank":
                 process.update(series.of_process(pid, self.groups)._asdict())
         return [msgspec.convert(process, type=BoxProcess) for process in processes.values()]
+
+    def _looked_at(self, processes: dict[int, _Raw]) -> None:
+        """What the watcher looked for as one crashed, and as all stood still."""
+        for row in self._of("mapped"):
+            processes.get(row["pid"], {})["mapped"] = row["text"]
+        for row in self._of("stall"):
+            for pid, _, state, wchan in row["states"]:
+                processes.get(pid, {}).update(state=state, wchan=wchan)
 
     def _measured(self, processes: dict[int, _Raw]) -> None:
         """Memory, and for how long there was no CPU time, by the samples."""
@@ -261,19 +270,23 @@ class _NodeFolder:
         """Where those called sys.exit() that ended by it."""
         for row in self._said():
             known = processes.get(row["pid"], {})
+            if row["what"] == "lock":
+                known["lock"] = row["file"]
             if row["what"] == "left" and _ended_by(row, known):
                 if not row["code"]:
                     known["left"] = self._shift(row)["t"]
+                else:
+                    known.update(asked=self._shift(row)["t"], code=row["code"])
                 known["left_at"] = _places(row["at"])[:_STACK_LINES]
                 known["caught"] = f"{row['type']}: {row['message']}" if row.get("type") and not row["code"] else ""
 
     def _said(self) -> list[_Raw]:
         folder = os.path.join(self.folder, "said")
         rows = [row for name in listed(folder)[:_MOST_SAID] for row in _rows(os.path.join(folder, name))]
-        return [row for row in rows if row["what"] in ("raised", "left", "sent")]
+        return [row for row in rows if row["what"] in ("raised", "left", "sent", "began", "lock")]
 
-    def _sent(self) -> list[_Raw]:
-        rows = [row for row in self._said() if row["what"] == "sent"]
+    def _spoken_of(self, what: str) -> list[_Raw]:
+        rows = [row for row in self._said() if row["what"] == what]
         return sorted(({**self._shift(row), "at": _places(row["at"])} for row in rows), key=lambda row: row["t"])
 
     def _aborted(self, processes: dict[int, _Raw]) -> None:
@@ -286,7 +299,7 @@ class _NodeFolder:
 
     def _gave_up(self, processes: dict[int, _Raw]) -> None:
         """Where the only rank was that said nothing and ended with exit code 1, by its faulthandler's timer."""
-        speakers = {row["pid"] for row in self._said() if row["what"] != "sent"}
+        speakers = {row["pid"] for row in self._said() if row["what"] in ("raised", "left")}
         silent = [
             known for pid, known in processes.items() if pid not in speakers and known.get("status") == 1 << 8
             and known["role"] == "rank"
@@ -301,7 +314,7 @@ class _NodeFolder:
             {**self._shift(row), "frames": _places(row["frames"])}
             for row in rows
             if row["what"] == "raised"
-            or (row.get("type") and row["code"] and _ended_by(row, ends.get(row["pid"], {})))
+            or (row.get("type") and row.get("code") and _ended_by(row, ends.get(row["pid"], {})))
         ]
         for record in raised_rows:
             record["host"] = "" if record.get("host") == self.meta["host"] else record.get("host", "")

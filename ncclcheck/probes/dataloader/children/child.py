@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 import msgspec
+import psutil
 
 from ncclcheck.probes.dataloader import ours
 from ncclcheck.probes.dataloader.children import inside
@@ -27,6 +28,8 @@ Gate = Callable[[], None]
 
 _MOST_TEXT = 20_000  # bytes of stacks that faulthandler wrote: chosen, some dozen threads
 _STACKS_S = 0.15  # what a child gets to write its stacks before it is killed
+_QUEUE_S = 0.2  # at the limit, to see who waits for a processor: chosen, some slices of a scheduler
+_STARVED = 0.3  # of that time; on idle cores it is next to nothing, beside one other process a core a half
 _REAP_S = 2.0  # a process in state D outlives SIGKILL; it is left behind
 
 
@@ -35,7 +38,8 @@ class ChildEnd(Generic[T]):
     """How a child ended. error: `TypeError: text`; place: the user's own last frame, `file.py:12 in f`.
 
     signal, exit: how the process ended, 0 where it ended well. stacks: of all threads, at the limit or the crash.
-    limit: the seconds that it had. busy_s: of the processor, which one that waits for ever does not use.
+    limit: the seconds that it had. busy_s: of the processor, which one that waits for ever does not use. queued:
+    at the limit it, or a process below it, waited for a processor: it was slow, and does not stand still.
     """
 
     value: T | None = None
@@ -48,6 +52,7 @@ class ChildEnd(Generic[T]):
     stacks: str = ""
     limit: float = 0.0
     busy_s: float = 0.0
+    queued: bool = False
 
     @property
     def ok(self) -> bool:
@@ -120,9 +125,13 @@ def _run(
             children.append(_fork(work, closed, opened, bounded=meanwhile is None))
         _watch(children, meanwhile or (lambda: end - time.monotonic()), opened)
         timed_out = [not child.over for child in children]
+        queued = _queued([child.pid for child in children if not child.over])
         if any(timed_out):
             _ask_for_stacks([child for child in children if not child.over])
-        return [_ended(child, result, late, seconds) for child, late in zip(children, timed_out, strict=True)]
+        return [
+            _ended(child, result, late, seconds, late and queued)
+            for child, late in zip(children, timed_out, strict=True)
+        ]
     finally:
         for child in children:
             _end(child)
@@ -195,7 +204,7 @@ def _ask_for_stacks(children: list[_Child]) -> None:
     time.sleep(_STACKS_S)
 
 
-def _ended(child: _Child, result: type[T], timed_out: bool, seconds: float) -> ChildEnd[T]:
+def _ended(child: _Child, result: type[T], timed_out: bool, seconds: float, queued: bool) -> ChildEnd[T]:
     stacks = inside.without_ours(os.pread(child.stacks, _MOST_TEXT, 0).decode(errors="backslashreplace"))
     if child.output.endswith(b"\n"):
         try:
@@ -210,6 +219,7 @@ def _ended(child: _Child, result: type[T], timed_out: bool, seconds: float) -> C
     return ChildEnd(
         signal=max(0, -status), exit=max(0, status), timed_out=timed_out, stacks=stacks, limit=seconds,
         busy_s=_busy(child.pid) if timed_out else 0.0,
+        queued=queued,
     )  # fmt: skip
 
 
@@ -232,6 +242,28 @@ def _busy(pid: int) -> float:
         with open(f"/proc/{pid}/stat") as stat:
             fields = stat.read().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _queued(pids: Sequence[int]) -> bool:
+    """Whether one of them, or of their descendants, waits for a processor. Source: Linux, sched-stats.rst."""
+    if not pids:
+        return False
+    below = list(pids)
+    for pid in pids:
+        with contextlib.suppress(psutil.Error):
+            below += [each.pid for each in psutil.Process(pid).children(recursive=True)]
+    before = [_in_queue(pid) for pid in below]
+    time.sleep(_QUEUE_S)
+    return any(_in_queue(pid) - was > _STARVED * _QUEUE_S for pid, was in zip(below, before, strict=True))
+
+
+def _in_queue(pid: int) -> float:
+    """Seconds that it was ready to run and did not: the second number of /proc/PID/schedstat."""
+    try:
+        with open(f"/proc/{pid}/schedstat") as stat:
+            return int(stat.read().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
         return 0.0
 

@@ -48,7 +48,7 @@ class Interpreter:
         os.write(self.running.stdin.fileno(), msgspec.json.encode(asked) + b"\n")
         while not os.path.exists(answer):
             if not _is_running(self.running.pid) and not os.path.exists(answer):  # it may just have answered
-                return RankView(rank=asked.rank, error="its interpreter ended without an answer")
+                return RankView(rank=asked.rank, cut="its interpreter ended without an answer")
             time.sleep(_POLL_S)
         with open(answer, "rb") as file:
             return msgspec.json.decode(file.read(), type=RankView)

@@ -31,6 +31,8 @@ _NOT_THE_USERS = ("/site-packages/", "/lib/python", "/ncclcheck/probes/", "<froz
 def of_loader(ended: ChildEnd[Ran], diaries: Sequence[Diary]) -> list[WorkerStop]:
     """Of a run of the loader: workers first, then what is left without one."""
     stops = [*_raised(diaries), *_gone(ended.value, diaries)]
+    if ended.queued:
+        return stops[:_MOST]
     if ended.timed_out:
         stops += _hung(diaries, ended.limit, time.monotonic() - _QUIET_S)
     elif ended.value is None:

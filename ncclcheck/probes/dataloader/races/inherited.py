@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import socket
+import subprocess
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
@@ -54,7 +55,7 @@ def _path_to(reader: SampleReader, number: int) -> str:
         if isinstance(value, io.IOBase | socket.socket):
             with contextlib.suppress(OSError, ValueError):
                 if value.fileno() == number:
-                    return path.replace("self[0]", "self", 1)
+                    return _from_self(path)
     return ""
 
 
@@ -81,7 +82,7 @@ def needed(reader: SampleReader, oracle: Oracle) -> list[Inherited]:
         return []
     return [
         inherited
-        for inherited, lose in (*_sockets(reader), *_libraries(reader))
+        for inherited, lose in (*_sockets(reader), *_processes(reader), *_libraries(reader))
         if reader.left > 0 and _is_needed(reader, oracle, lose)
     ]
 
@@ -98,6 +99,28 @@ def _sockets(reader: SampleReader) -> Iterator[Losing]:
         )
 
 
+def _processes(reader: SampleReader) -> Iterator[Losing]:
+    """Child processes that are asked and answer over pipes: a decoder, a tokenizer, a simulator."""
+    if not any(handle.kind == "pipe" for handle in reader.made.handles):
+        return
+    for path, value in walk([reader.made.dataset]):
+        if isinstance(value, subprocess.Popen) and (pipes := [*filter(None, (value.stdin, value.stdout))]):
+            given = value.args if isinstance(value.args, str | bytes | os.PathLike) else next(iter(value.args), "")
+            yield (
+                Inherited(how="process", what=os.path.basename(os.fsdecode(given)), path=_from_self(path)),
+                partial(_replace_all, [pipe.fileno() for pipe in pipes]),
+            )
+
+
+def _replace_all(numbers: Sequence[int]) -> None:
+    for number in numbers:
+        _replace(number)
+
+
+def _from_self(path: str) -> str:
+    return path.replace("self[0]", "self", 1)
+
+
 def _replace(number: int) -> None:
     """By /dev/null: the number stays taken, so that nothing else gets it."""
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -109,7 +132,7 @@ def _libraries(reader: SampleReader) -> Iterator[Losing]:
     for path, value in walk([reader.made.dataset, reader.made.loader.get("collate_fn")]):
         kind = library_of(value)
         if kind.rpartition(".")[2] in _CLOSABLE:
-            yield Inherited(how="library", what=kind, path=path.replace("self[0]", "self", 1)), value.close
+            yield Inherited(how="library", what=kind, path=_from_self(path)), value.close
 
 
 def _is_needed(reader: SampleReader, oracle: Oracle, lose: Callable[[], Any]) -> bool:

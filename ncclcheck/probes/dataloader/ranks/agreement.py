@@ -40,8 +40,9 @@ def by_content(views: Sequence[RankView], whole: int | None) -> Account | None:
     if None in lengths or not leaves or (not shared and not _would_show(views, distinct)):
         return None
     read = sum(length or 0 for length in lengths)
+    different = read - len(shared)
     return Account(
-        by="content", there=read if whole is None else whole, read=read, distinct=read - len(shared),
+        by="content", there=different if whole is None else whole, read=read, distinct=different,
         shared=len(shared), examples=[_reader(key, views, distinct) for key in shared[:_MOST_EXAMPLES]],
     )  # fmt: skip
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import os
 import random
+import re
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +21,12 @@ from ncclcheck.probes.dataloader.views import EmulatedRank
 _NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "SLURM_PROCID", "SLURM_NTASKS", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _CALLS = ("get_rank", "get_world_size")
 _NOT_THE_USERS = "torch/utils/data/dataloader.py"  # asks for its own shared seeds
+_SHORT_OF = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
+# Words of Python, torch's allocator, its store and gloo.
+_CUT_OFF = re.compile(
+    r"can't start new thread|[Cc]annot allocate memory|can't allocate memory|Connection (closed|reset) by peer"
+    r"|[Tt]imed out|wait timeout|timeout"
+)
 _GROUP_S = 60.0  # gloo's time limit in emulated ranks: longer than any look, which is ended from outside
 
 
@@ -74,6 +82,17 @@ def _join(asked: EmulatedRank) -> str:
         return f"{type(error).__name__}: {error}"[:200]
     dist.init_process_group = _already_there
     return ""
+
+
+def is_cut_off(error: BaseException) -> bool:
+    """Whether what the factory raised says nothing of the factory: memory, descriptors, threads or a peer of this
+    emulated rank were gone.
+    """
+    if isinstance(error, OSError) and error.errno in _SHORT_OF:
+        return True
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError | OSError) and _CUT_OFF.search(str(error)) is not None
+    )
 
 
 def _already_there(*_: Any, **__: Any) -> None:

@@ -40,12 +40,21 @@ def _view(asked: EmulatedRank) -> RankView:
             factory = _factory(asked, env, ways)
             made = factory.make(0)
         except BaseException as error:  # SystemExit of the user's code too
-            seen.error, seen.place, seen.asked = in_words(error), place_of(error), [*ways]
+            seen.place, seen.asked = place_of(error), [*ways]
+            if seen.group:
+                seen.cut = f"it has no process group: {seen.group}"
+            elif emulated.is_cut_off(error):
+                seen.cut = in_words(error)
+            else:
+                seen.error = in_words(error)
             return seen
         seen.seconds = time.monotonic() - started
         seen.given = convert(made.given, Given)
         seen.iterable, seen.length = made.iterable, made.length
         seen.workers = None if made.given == "dataset" else int(made.loader.get("num_workers") or 0)
+        if seen.group and any(way.startswith("dist.") for way in ways):
+            seen.cut = f"it has no process group: {seen.group}"
+            return seen
         _look(made, factory, asked, seen, ways)
     return seen
 

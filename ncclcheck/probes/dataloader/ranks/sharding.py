@@ -36,6 +36,7 @@ from ncclcheck.probes.job.context import DataPlan
 
 _MOST_RANKS = 8  # that are emulated: chosen, a node's worth; what goes wrong with the world size shows with these
 _MOST_PRINTS = 16  # samples of a rank in JSON: chosen
+_ONCE = "the factory failed there once, and was not seen to fail there twice: {}"
 _DRAWN = "{} repeats or leaves out samples for one rank alone, too: it draws them"
 
 
@@ -51,7 +52,7 @@ def look(plan: DataPlan, limit: float, interpreter: Interpreter | None = None) -
 
 
 def _look(world: World) -> Sharding:
-    views = world.views(fresh=True, entropy=True, listing_reversed=True)
+    views = _without_chance(world, world.views(fresh=True, entropy=True, listing_reversed=True))
     first = views[0]
     seen = Sharding(
         ranks=world.size,
@@ -65,11 +66,37 @@ def _look(world: World) -> Sharding:
         group=next((view.group for view in views if view.group), ""),
         shares=_shares(views),
     )
+    if cut := next((view for view in views if view.cut), None):
+        return replace(seen, unjudged=f"rank {cut.rank} could not be emulated: {cut.cut}")
     if any(view.error for view in views):
         return replace(seen, unjudged="the factory failed on an emulated rank")
     if first.iterable:
         return _of_streams(world, views, seen)
     return _of_indices(world, views, seen)
+
+
+def _without_chance(world: World, views: list[RankView]) -> list[RankView]:
+    """What fails on some ranks only is called once more: only what fails there again, the same way, does so for
+    its rank.
+    """
+    failed = {view.rank: _kind(view) for view in views if view.error}
+    if not failed or any(view.cut for view in views) or len(failed) == len(views):
+        return views
+    if not world.has_time:
+        return [replace(view, error="", cut=_ONCE.format(view.error)) if view.error else view for view in views]
+    again = world.views(fresh=True, entropy=True, listing_reversed=True)
+    if any(view.cut for view in again) or {view.rank: _kind(view) for view in again if view.error} == failed:
+        return again
+    if not any(view.error for view in again):
+        return again
+    return [
+        replace(view, error="", cut=_ONCE.format(view.error)) if view.rank in failed and view.error else view
+        for view in views
+    ]
+
+
+def _kind(view: RankView) -> str:
+    return view.error.partition(":")[0]
 
 
 def _of_streams(world: World, views: list[RankView], seen: Sharding) -> Sharding:
@@ -80,7 +107,7 @@ def _of_streams(world: World, views: list[RankView], seen: Sharding) -> Sharding
     whole = world.whole() if ended and world.size > 1 and any(view.asked for view in views) else None
     stream = streams_shared.stream(views, whole)
     if stream.between_ranks and not stream.groups and ended and any(view.asked for view in views):
-        stream = replace(stream, own_orders=world.apart_with_one_seed())
+        stream = replace(stream, own_orders=world.apart_with_one_seed(whole))
     return replace(seen, stream=stream, randomness=_randomness(views))
 
 
@@ -90,7 +117,7 @@ def _of_indices(world: World, views: list[RankView], seen: Sharding) -> Sharding
     if why := next((view.unseen["content"] for view in views if "content" in view.unseen), ""):
         index_map = replace(index_map, unseen=why)
     unlike = index_map.differing > 0 or len(set(index_map.lengths)) > 1
-    by_design = unlike and not shared_out and all(view.asked for view in views)
+    by_design = unlike and not shared_out and all(view.asked for view in views) and not world.alike_with_one_seed()
     if unlike and not by_design:
         index_map = world.why(index_map)
     account = _by_content(world, views) if by_design else accounting.by_index(views)
@@ -162,7 +189,7 @@ def _unjudged(views: Sequence[RankView], account: Account | None) -> str:
 def _shares(views: Sequence[RankView]) -> list[Share]:
     return [
         Share(
-            rank=view.rank, error=view.error, place=view.place, length=view.length, asked=view.asked,
+            rank=view.rank, error=view.error, place=view.place, cut=view.cut, length=view.length, asked=view.asked,
             samples=_samples(view), batches=_batches(view), seconds=max(0.0, view.seconds),
             seed=view.seed, as_rank=view.as_rank,
         )

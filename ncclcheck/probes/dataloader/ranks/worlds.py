@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from ncclcheck.probes.facts.data.sharding import Cause, IndexMap
 from ncclcheck.probes.job.context import DataPlan
 
 _READING_S = 0.4  # for the samples of one emulated rank: chosen
+_MOST_PRESSURE = 8.0  # chosen
 _TO_MEET_S = 3.0  # an interpreter that imports torch anew takes that long on a busy machine
 _LEAST_S = 1.0  # a world of emulated ranks needs this to import and to meet: chosen
 
@@ -39,6 +41,11 @@ class World:
     interpreter: Interpreter | None = None
     tried: int = 0
 
+    @property
+    def has_time(self) -> bool:
+        """Whether there is time for another world."""
+        return time.monotonic() + _LEAST_S <= self.end
+
     def views(self, **of_others: bool) -> list[RankView]:
         """What each rank sees. of_others: how ranks from 1 on differ from rank 0; a fresh interpreter for one."""
         asked = [self._asked(rank=0, entropy=of_others.get("entropy", True))]
@@ -49,10 +56,10 @@ class World:
 
     def whole(self) -> RankView | None:
         """What one rank sees that is alone in its world; None where time was short or it failed."""
-        if time.monotonic() + _LEAST_S > self.end:
+        if not self.has_time:
             return None
         alone = self._run([self._asked(rank=0, world=1, count=1)])[0]
-        return None if alone.error or (alone.iterable and "alone" not in alone.passes) else alone
+        return None if alone.error or alone.cut or (alone.iterable and "alone" not in alone.passes) else alone
 
     def why(self, case: IndexMap) -> IndexMap:
         """The one difference between two processes that alone makes their indices differ."""
@@ -61,28 +68,44 @@ class World:
             ("entropy", {"entropy": True}),
         ]
         for cause, differences in causes:
-            if time.monotonic() + _LEAST_S > self.end:
+            if not self.has_time:
                 return case
             views = self.views(**differences)
             again = index_map(views)
-            if not any(view.error for view in views) and (again.differing or len(set(again.lengths)) > 1):
+            if not any(view.error or view.cut for view in views) and (
+                again.differing or len(set(again.lengths)) > 1
+            ):
                 return replace(case, cause=cause)
         return replace(case, cause="interpreter")
 
-    def apart_with_one_seed(self) -> bool:
-        """Whether no two ranks read the same sample of a stream where all of them begin from the same seeds."""
-        if time.monotonic() + _LEAST_S > self.end:
+    def alike_with_one_seed(self) -> bool:
+        """Whether all ranks hold the same samples at the same indices where nothing but the rank differs.
+
+        What makes them differ otherwise is then an accident, and no part that each was given.
+        """
+        if not self.has_time:
             return False
         views = self.views(entropy=False)
-        if any(view.error or len(view.passes) < 2 for view in views):
+        again = index_map(views)
+        failed = any(view.error or view.cut for view in views)
+        return not failed and again.compared > 0 and not again.differing and len(set(again.lengths)) == 1
+
+    def apart_with_one_seed(self, whole: RankView | None = None) -> bool:
+        """Whether no two ranks read the same sample of a stream where all of them begin from the same seeds."""
+        if not self.has_time:
             return False
-        again = stream(views, None)
+        views = self.views(entropy=False)
+        if any(view.error or view.cut or len(view.passes) < 2 for view in views):
+            return False
+        for each in views:  # workers are never seeded alike
+            each.passes.pop("workers", None)
+        again = stream(views, whole)
         return again.ended and not again.unjudged and not again.between_ranks and not again.groups
 
     def _asked(self, **changes: Any) -> EmulatedRank:
         folder = os.path.join(self.folder, str(self.tried))
         left = max(0.0, self.end - time.monotonic())
-        given = {"world": self.size, "seconds": min(_READING_S, left / 12), **changes}
+        given = {"world": self.size, "seconds": min(_READING_S * _pressure(), left / 12), **changes}
         return EmulatedRank(plan=self.plan, folder=folder, **given)
 
     def _run(self, asked: Sequence[EmulatedRank]) -> list[RankView]:
@@ -95,10 +118,21 @@ class World:
         for world in ended:
             if world.value and world.value.defect:
                 raise Defect(world.value.defect)
-        return [
-            end.value if end.ok and end.value else RankView(rank=rank, error=end.how, place=end.place)
-            for rank, end in enumerate(ended)
-        ]
+        return [_seen(rank, end) for rank, end in enumerate(ended)]
+
+
+def _pressure() -> float:
+    """How many processes want each core, 1 to _MOST_PRESSURE: reading takes that much longer."""
+    return min(_MOST_PRESSURE, max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1)))
+
+
+def _seen(rank: int, end: child.ChildEnd[RankView]) -> RankView:
+    """A child that was ended from outside says nothing of the factory: by our limit, or where memory was short."""
+    if end.ok and end.value:
+        return end.value
+    if end.timed_out or end.signal == signal.SIGKILL:
+        return RankView(rank=rank, cut=end.how)
+    return RankView(rank=rank, error=end.how, place=end.place)
 
 
 def _work(asked: EmulatedRank, ready: Interpreter | None) -> Callable[[child.Gate], RankView]:

@@ -100,10 +100,11 @@ class Overwritten(Struct, frozen=True, kw_only=True):
 class Inherited(Struct, frozen=True, kw_only=True):
     """What was opened before the fork and is used by the workers.
 
-    offset: reading moved the file's offset, which all workers share. socket, library: without it, reading fails.
+    offset: reading moved the file's offset, which all workers share. socket, process (a child that answers over
+    pipes), library: without it, reading fails.
     """
 
-    how: Literal["offset", "socket", "library"]
+    how: Literal["offset", "socket", "process", "library"]
     what: str
     path: str = ""
     index: Whole = 0

@@ -26,11 +26,15 @@ class LibraryHandle(Struct, frozen=True, kw_only=True):
 
 
 class FactoryFailure(Struct, frozen=True, kw_only=True):
-    """Why nothing came of the factory. place: the user's own last line; stacks: where a hang or a crash was."""
+    """Why nothing came of the factory. place: the user's own last line; stacks: where a hang or a crash was.
+
+    killed: the kernel ended it though its process held little of the memory, at most so many bytes; 0: it did not.
+    """
 
     error: str
     place: str = ""
     stacks: str = ""
+    killed: Count = 0
 
 
 class Method(Struct, frozen=True, kw_only=True):

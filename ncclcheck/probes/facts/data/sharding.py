@@ -15,12 +15,14 @@ Cause = Literal["", "listing", "entropy", "interpreter"]
 class Share(Struct, frozen=True, kw_only=True):
     """One emulated rank. error: why the factory failed there; asked: how it asked for its rank (`RANK`,
     `dist.get_rank`, `rank=`), empty where it never did. samples, batches: of one epoch, None where not counted.
-    seed, as_rank: the seed and the rank that its sampler holds.
+    seed, as_rank: the seed and the rank that its sampler holds. cut: why the rank was not seen, where that says
+    nothing of the factory: the time, the memory or the processes that were left.
     """
 
     rank: Count
     error: str = ""
     place: str = ""
+    cut: str = ""
     length: Whole | None = None
     asked: list[str] = field(default_factory=list)
     samples: Whole | None = None

@@ -24,10 +24,12 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     why it ended; null where nobody looked. printed: its last lines in the job's output, as far as they can be
     told from those of others; odd: the first of them with a value that is not finite. left_at: where it called
     sys.exit() or os._exit(), the innermost frame first; caught: the exception that it had caught then, where
-    it left with exit code 0; left: when its Python came to its end with exit code 0. aborted: what was printed
+    it left with exit code 0; left: when its Python came to its end with exit code 0. asked, code: when it
+    had asked to end with another one. aborted: what was printed
     as SIGABRT ended it. gave_up: after which time its own faulthandler ended it. threads: lines of the user's
     in which its other threads were then. world, meets: WORLD_SIZE and MASTER_ADDR:MASTER_PORT in its
-    environment.
+    environment. lock: the file for whose end its torch waits (FileBaton). mapped: as SIGBUS ended it, the
+    file that was cut while it had it in memory, or how small /dev/shm is, in words.
     """
 
     pid: Pid
@@ -58,6 +60,10 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     gave_up: str = ""
     world: Whole = 0
     meets: str = ""
+    asked: Amount | None = None
+    code: Whole = 0
+    lock: str = ""
+    mapped: str = ""
 
 
 class BoxRaised(Struct, frozen=True, kw_only=True):
@@ -67,6 +73,7 @@ class BoxRaised(Struct, frozen=True, kw_only=True):
     in the job's output, where its process could not say it into the box. thread: of the thread that it ended, for
     one that is not the main thread: its process went on. code: of sys.exit(), for one that the program caught and
     ended itself for, null otherwise. not_finite: names of the program's variables that were NaN or infinite there.
+    port: that was in use, 0 for unknown; holder: the process that listened there, 0 for unknown; holds: its name.
     """
 
     t: Amount
@@ -81,6 +88,9 @@ class BoxRaised(Struct, frozen=True, kw_only=True):
     code: Whole | None = None
     frames: list[str] = field(default_factory=list)
     not_finite: list[str] = field(default_factory=list)
+    port: Whole = 0
+    holder: Whole = 0
+    holds: str = ""
 
 
 class BoxSent(Struct, frozen=True, kw_only=True):
@@ -95,6 +105,16 @@ class BoxSent(Struct, frozen=True, kw_only=True):
     to: Pid
     number: Whole
     group: bool = False
+    at: list[str] = field(default_factory=list)
+
+
+class BoxBegan(Struct, frozen=True, kw_only=True):
+    """A program that a Python process of the job has started. at: the line, the innermost frame first."""
+
+    t: Amount
+    pid: Pid
+    rank: Rank = -1
+    command: str
     at: list[str] = field(default_factory=list)
 
 
@@ -214,6 +234,7 @@ class Box(Struct, frozen=True, kw_only=True):
     signals: list[BoxSignal] = field(default_factory=list)
     limits: list[BoxLimit] = field(default_factory=list)
     sent: list[BoxSent] = field(default_factory=list)
+    began: list[BoxBegan] = field(default_factory=list)
     ooms: list[BoxOom] = field(default_factory=list)
     stalls: list[BoxStall] = field(default_factory=list)
     kernel: list[BoxTold] = field(default_factory=list)

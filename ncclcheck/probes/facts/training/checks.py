@@ -140,7 +140,8 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     clipped: clipping comes only before the backward pass, or only after the optimizer's step. wiped: zero_grad
     comes between the backward pass and the step. unheld: parameters that get gradients and stand in no optimizer,
     unheld_share: of all elements that are trained. evaluating: layers that eval() changes, where the model is in
-    it while it trains. aliased: averages of the weights that are the weights themselves. undivided: micro-batches
+    it while it trains. aliased: averages of the weights that are the weights themselves. still: one that never
+    changes, and the line whose result goes into a name of the loop alone. undivided: micro-batches
     that a step adds up without dividing by their number; 0: it divides, or that is not known. unfrozen: parameters
     that were frozen or not there when the model was wrapped, and are trained since. evaluating_since: the step
     from which on the model was in eval(), after it had trained; 0: from the first one, or never.
@@ -186,6 +187,7 @@ class OwnStep(Struct, frozen=True, kw_only=True):
     reached: list[str] = field(default_factory=list)
     plateaus: list[str] = field(default_factory=list)
     aliased: list[str] = field(default_factory=list)
+    still: list[str] = field(default_factory=list)
     undivided: Count = 0
     unfrozen: list[str] = field(default_factory=list)
     stale: bool = False
@@ -212,13 +214,14 @@ class LostState(Struct, frozen=True, kw_only=True):
     """Something that is otherwise after the user's own load than it was when it was saved, and on which ranks.
 
     kind: an entry of a state_dict in the step's state; a whole number (counter), or another value, of that state
-    itself; a number that a module of the model keeps as an attribute; or a parameter or buffer (weight). holder:
+    itself; a number that a module of the model keeps as an attribute; a parameter or buffer (weight); or a global
+    variable of the user's module. holder:
     the expression of what holds it, `state['trainer'].averages`; how: that has a state_dict, or is a dict or list
     of tensors like the model's parameters (weights), or a value.
     """
 
     name: str
-    kind: Literal["state", "counter", "number", "attribute", "weight"]
+    kind: Literal["state", "counter", "number", "attribute", "weight", "global"]
     ranks: list[Count] = field(default_factory=list)
     holder: str = ""
     how: Literal["state_dict", "weights", "value"] = "state_dict"
@@ -247,12 +250,13 @@ class OwnCheckpoint(Struct, frozen=True, kw_only=True):
 
 class KeptState(Struct, frozen=True, kw_only=True):
     """A tensor, array or number beside parameters, buffers and state_dicts that changes as steps are taken, and
-    with which steps come to something else. name: `model.vq.codebook`, `state['center']`; ranks: those that have
-    another than most, none: it is the same on all. owner: its class; made: what __init__ gives it, as written.
+    with which steps come to something else. name: `model.vq.codebook`, `state['center']`, `train.PRIORS`; ranks:
+    those that have another than most, none: it is the same on all. owner: its class; made: what __init__ gives it,
+    as written.
     """
 
     name: str
-    of: Literal["model", "state"]
+    of: Literal["model", "state", "global"]
     kind: Literal["tensor", "array", "number"]
     ranks: list[Count] = field(default_factory=list)
     owner: str = ""
@@ -274,20 +278,30 @@ class ReadTwice(Struct, frozen=True, kw_only=True):
 
 
 class EnteredCollective(Struct, frozen=True):
-    """A collective that a rank is about to enter. lines: the user's, innermost first: `model.py:20 in forward`."""
+    """A collective that a rank is about to enter. lines: the user's, innermost first: `model.py:20 in forward`.
+    size: what all ranks must have in common, `12 elements`; empty where they need not, or it is not known.
+    """
 
     name: str
     lines: tuple[str, ...] = ()
+    size: str = ""
 
     def __str__(self) -> str:
-        """As ranks tell it and results keep it: `all_reduce at a.py:20 in mean, called at b.py:51 in step`."""
-        return f"{self.name} at {', called at '.join(self.lines)}" if self.lines else self.name
+        """As results keep it: `all_reduce of 4 elements at a.py:20 in mean, called at b.py:51 in step`."""
+        what = f"{self.name} of {self.size}" if self.size else self.name
+        return f"{what} at {', called at '.join(self.lines)}" if self.lines else what
 
     @classmethod
     def read(cls, text: str) -> EnteredCollective:
         """What __str__ has written."""
-        name, _, lines = text.partition(" at ")
-        return cls(name, tuple(lines.split(", called at ")) if lines else ())
+        what, _, lines = text.partition(" at ")
+        name, _, size = what.partition(" of ")
+        return cls(name, tuple(lines.split(", called at ")) if lines else (), size)
+
+    @property
+    def where(self) -> str:
+        """Without its size."""
+        return str(EnteredCollective(self.name, self.lines))
 
     @property
     def function(self) -> str:
@@ -395,12 +409,31 @@ class UnusedParameter(Struct, frozen=True, kw_only=True):
     varies: Literal["", "dice", "batch"] = ""
 
 
+class Unregistered(Struct, frozen=True, kw_only=True):
+    """Tensors that get a gradient and are no parameters of the model. name: of the first, `moe.experts[0].weight`;
+    count, elements: of all of them; owner, attribute: the class of the module that keeps them, and under which
+    name; kind: in what.
+    """
+
+    name: str
+    count: Count
+    elements: Whole
+    owner: str
+    attribute: str
+    kind: Literal[
+        "tensor", "modules in a list", "modules in a dict", "tensors in a list", "tensors in a dict", "object"
+    ]
+
+
 class Unused(Struct, frozen=True, kw_only=True):
-    """Parameters that a batch does not reach. parameters: of the model that want a gradient."""
+    """Parameters that a batch does not reach. parameters: of the model that want a gradient. unregistered: what a
+    batch reaches, and `model.parameters()` does not hold.
+    """
 
     parameters: Count
     count: Count = 0
     unused: list[UnusedParameter] = field(default_factory=list)
+    unregistered: list[Unregistered] = field(default_factory=list)
 
 
 class RankBatches(Struct, frozen=True, kw_only=True):

@@ -188,6 +188,8 @@ EXPLAINS = (
           r"|name|path|usage)", "a setting that is refused"),
     _form("does not exist|doesn't exist|do not match|does not match|doesn't match|don't match|not equal"
           "|insufficient|not enough|exceed|corrupt|unhealthy|inconsistent|conflict", r"", "two things that differ"),
+    _form("neither ", r"\bneither\b.{1,80}\b(?:detected|found|available|set|installed|loaded|supported|enabled)\b",
+          "none of several things is there"),
     _form("machine only has|only has", r"\bonly has\b", "more is asked for than is there"),
     _form("stuck|not all of them|deadlock", r"\b(?:is|are|be|got|gets|seems?) (?:stuck|deadlocked)\b|\bnot all of them (?:arrived|joined)\b"
           r"|\bdeadlock detected\b", "who does not get on"),

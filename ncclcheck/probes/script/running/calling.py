@@ -405,7 +405,7 @@ class Calling(Expressions):
         frame = CallFrame(function.file, name.partition(":")[2], function.owner, around=self._around(function))
         bound = me is not None and not any(text(node) == "staticmethod" for node in function.node.decorator_list)
         self._arguments(function, frame, [me, *given] if bound and me is not None else given, named)
-        key = (name, by, *sorted(frame.variables.items()), *self._fields(me), self.still > 0)
+        key = (name, by, *sorted(frame.variables.items()), *self._fields(me), *self._rest_of(me), self.still > 0)
         many = self.times.get((name, by), 0) >= _AGAIN
         followed = self.known.get(key) or (self.known.get((name, by)) if many else None)
         if followed is None:
@@ -492,6 +492,10 @@ class Calling(Expressions):
             (thing, *sorted((k, v.tags) for k, v in self.things[thing].fields.items() if v.tags))
             for thing in me.objects
         ]
+
+    def _rest_of(self, me: AbstractValue | None) -> list[object]:
+        """Which models are at rest, for what a model does."""
+        return [self.at_rest] if me is not None and me.of("module") and self.at_rest else []
 
     def _never(self, call: Call) -> bool:
         """Whether it stands under the opposite of a condition on the rank that is around: on no rank."""

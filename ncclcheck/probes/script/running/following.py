@@ -150,6 +150,14 @@ class RankRun(Calling):
                     if isinstance(part, ast.expr):
                         self.value(part, frame)
 
+    def is_wrapped(self, value: AbstractValue) -> bool:
+        """Whether it is a model that a wrapper has taken, the wrapper itself, or a part of such a model."""
+        parts = {tag.removeprefix("in:") for tag in value.tags if tag.startswith("in:")}
+        models = {*value.of("ddp", "fsdp", "module", "new")} | parts
+        wrappers = [thing for thing in self.things.values() if thing.kind in ("ddp", "fsdp")]
+        inner = {tag for thing in wrappers for tag in thing.fields.get("module", NOTHING).objects}
+        return any(model in inner or model.startswith(("ddp@", "fsdp@")) for model in models)
+
     def keep(self, target: ast.expr, node: ast.expr, value: AbstractValue, frame: CallFrame) -> None:
         """A sum, or a list, from before the loop that is given something with its graph in each step."""
         if LIVE in value.tags and frame.born.get(text(target), len(self.loops)) < len(self.loops):
@@ -356,6 +364,11 @@ class RankRun(Calling):
                     self.add(
                         "requires_grad", target.lineno, written, [value], on=text(target.value), more={"on": on}
                     )
+                if isinstance(statement, ast.Assign) and self.is_wrapped(on) and value.of("new", "module"):
+                    self.add("replace", target.lineno, {"0": statement.value}, [value], on=text(target))
+                share = {SHARE, BY_RANK} & value.tags
+                if share and on.of("dataset") and isinstance(target.value, ast.Name):
+                    frame.variables[target.value.id] = on.with_(*share)
                 for name in on.objects:
                     self.things[name].fields[target.attr] = value
                 if not on.objects:

@@ -142,6 +142,8 @@ def call(
     last = name.rpartition(".")[2].rpartition(":")[2]
     every = [*given, *named.values()]
     python.updated(run, last, on, given, named)
+    if name in (".eval", ".train") and not any(value.symbol == "False" for value in given[:1]):
+        python.put_to_rest(run, on, rests=last == "eval")
     _tell(run, node, name, on, given, named)
     for pattern, act in made.KINDS:
         if pattern.search(name):
@@ -431,6 +433,9 @@ def sum_in_place(node: ast.expr, frame: CallFrame, run: Run) -> None:
             for new in frame.variables[node.id].of("new"):  # a tensor whose parts were given numbers
                 fields = run.things[new].fields
                 run.things[new].fields = {key: value.agreed(*_UNLIKE) for key, value in fields.items()}
+            for table in frame.variables[node.id].of("dict"):
+                fields = run.things[table].fields
+                run.things[table].fields = {key: value.agreed(*_UNLIKE) for key, value in fields.items()}
             frame.variables[node.id] = frame.variables[node.id].agreed(*_UNLIKE)
         frame.reduced.add(node.id)
         for loop in run.loops:  # `for m in metrics: all_reduce(m)`

@@ -91,7 +91,7 @@ def _plateau(asked: KnownCall) -> AbstractValue:
 
 
 KINDS: tuple[tuple[re.Pattern[str], Callable[[KnownCall], AbstractValue]], ...] = (
-    (re.compile(r"^torch\.nn\.parallel\.(?:distributed\.)?DistributedDataParallel$"), _wrap("ddp")),
+    (re.compile(r"^(?:torch\.nn|apex)\.parallel\.(?:distributed\.)?DistributedDataParallel$"), _wrap("ddp")),
     (
         re.compile(
             r"^torch\.distributed\.fsdp\..*FullyShardedDataParallel$|^torch\.distributed\.fsdp\.FullyShardedDataParallel$|^FSDP$"

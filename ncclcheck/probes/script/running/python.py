@@ -28,6 +28,8 @@ from ncclcheck.probes.script.running.values import (
 if TYPE_CHECKING:
     from ncclcheck.probes.script.running.calling import Calling as Run
 
+_MOST_PARTS = 200  # of a model that are told that it is put to rest (chosen, bounds time)
+
 
 def called(
     run: Run,
@@ -133,3 +135,16 @@ def _add_option(run: Run, node: ast.Call, named: Mapping[str, AbstractValue]) ->
     known = default.symbol and default.symbol != "None" and default.items is None
     if name.isidentifier() and known and not vocabulary.is_number_of_job(name):
         run.options[name] = default.with_(DEFAULT)
+
+
+def put_to_rest(run: Run, on: AbstractValue, *, rests: bool) -> None:
+    """`model.eval()`, or `model.train()`: what `self.training` is in it and in its parts."""
+    waiting, seen = [*on.of("ddp", "fsdp", "module")], {""}
+    while waiting:
+        thing = waiting.pop()
+        if thing not in seen and len(seen) < _MOST_PARTS:
+            seen.add(thing)
+            fields = run.things[thing].fields
+            waiting += [part for value in fields.values() for part in value.of("module", "ddp", "fsdp")]
+            fields["training"] = constant(not rests)
+    run.at_rest = run.at_rest | seen if rests else run.at_rest - seen

@@ -62,6 +62,7 @@ class Recording:
     built: list[str] = field(default_factory=list)  # loaders of a class of the script whose own __init__ is called
     device: tuple[object, ...] | None = (0, 0, 0, 0)  # the current GPU of each of four ranks (each.py)
     unlike: set[str] = field(default_factory=set)  # libraries whose random numbers each rank seeds by itself
+    at_rest: frozenset[str] = frozenset()  # models on which eval() was called, and not train() since
     options: dict[str, AbstractValue] = field(default_factory=dict)  # of the command line -> their defaults
     still: int = 0  # blocks without gradients around
     given_again: set[str] = field(default_factory=set)  # attributes that more than one statement gives a value

@@ -75,7 +75,7 @@ class Operations(TorchFunctionMode):
         """Look at what goes in and comes out; what is computed stays as it is."""
         named = kwargs or {}
         bounds.look(func, args, named)
-        self.writes.look(func, str(getattr(func, "__name__", "")), args)
+        self.writes.look(func, str(getattr(func, "__name__", "")), args, named)
         result = func(*args, **named)
         if torch.is_grad_enabled():
             self._look(func, args, named, result)

@@ -27,11 +27,13 @@ def own_generators(device: torch.device, seed: int) -> Iterator[None]:
     numpy, python = sys.modules.get("numpy"), random.getstate()
     legacy = None if numpy is None else numpy.random.get_state()
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        seed_all(seed)
-        yield
-    random.setstate(python)
-    if numpy is not None:
-        numpy.random.set_state(legacy)
+        try:
+            seed_all(seed)
+            yield
+        finally:
+            random.setstate(python)
+            if numpy is not None:
+                numpy.random.set_state(legacy)
 
 
 def states(device: torch.device) -> dict[str, str]:

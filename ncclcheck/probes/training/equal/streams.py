@@ -66,7 +66,14 @@ def unused(setting: TrainingSetting) -> Checks:
         for name, those in ranks.items()
     ]
     parameters = sum(parameter.requires_grad for parameter in setting.model.parameters())
-    return Checks(unused=Unused(parameters=parameters, count=len(streams), unused=streams[:MOST]))
+    return Checks(
+        unused=Unused(
+            parameters=parameters,
+            count=len(streams),
+            unused=streams[:MOST],
+            unregistered=setting.unregistered[:MOST],
+        )
+    )
 
 
 def metric(setting: TrainingSetting, model: nn.Module) -> Checks:

@@ -17,7 +17,8 @@ from ncclcheck.probes.training import given
 from ncclcheck.probes.training.course.optimizers import alive
 from ncclcheck.probes.training.course.unreduced import UNREDUCED
 from ncclcheck.probes.training.equal.alike import MOST, of_all_ranks
-from ncclcheck.probes.training.equal.own.own_state import Entry, entries, prints
+from ncclcheck.probes.training.equal.own import variables
+from ncclcheck.probes.training.equal.own.own_state import Entry, entries, flat, prints
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators, seed_all, states
 from ncclcheck.probes.training.equal.state import added, plain
 from ncclcheck.probes.training.feed import Batch, moved
@@ -41,36 +42,40 @@ def seen(setting: TrainingSetting) -> Checks:
     path, batches = os.path.join(setting.plan.run_folder, "own"), stream(setting)
     before, after = ([next(batches) for _ in range(count)] for count in (_BEFORE, _AFTER))
 
-    model, state = wrap(setting, setting.fresh_model()), State()
-    begun = states(setting.device)["torch"]
-    _steps(setting, step, model, state, before)
-    with _written() as mine:
-        save(model, state, path)
-    files = of_all_ranks(setting.peers, sorted(mine))
-    dist.barrier()
-    saved, generators = _everything(model, state), states(setting.device)
-    wanted = _went_on(setting, step, model, state, after)
-    moves = begun != generators["torch"]
+    with variables.anew(setting.globals_begun):
+        model, state = wrap(setting, setting.fresh_model()), State()
+        begun = states(setting.device)["torch"]
+        _steps(setting, step, model, state, before)
+        with _written() as mine:
+            save(model, state, path)
+        files = of_all_ranks(setting.peers, sorted(mine))
+        dist.barrier()
+        saved, generators = _everything(setting, model, state), states(setting.device)
+        wanted = _went_on(setting, step, model, state, after)
+        moves = begun != generators["torch"]
 
-    model, state = wrap(setting, setting.fresh_model()), State()
-    _steps(setting, step, model, state, before[:1])  # which makes the optimizer and whatever else is loaded into
-    there, ties = [*model.parameters()], _ties(model)
-    seed_all(SEED + 7 + setting.peers.rank)
-    load(model, state, path)
-    lost = _lost(setting, saved, _everything(model, state))
-    restored = states(setting.device)["torch"] == generators["torch"]
-    new = [
-        *dict.fromkeys(
-            name for names in of_all_ranks(setting.peers, _new(setting, model, there)) for name in names
-        )
-    ]
-    unheld, untied = _unheld(model, new), next((ties[name] for name in new if name in ties), "")
-    off, name = 0.0, ""
-    try:
-        off, name = _apart(_went_on(setting, step, model, state, after), wanted)
-    except RuntimeError as error:
-        if not new or UNREDUCED not in str(error):
-            raise
+    with variables.anew(setting.globals_begun):
+        model, state = wrap(setting, setting.fresh_model()), State()
+        _steps(
+            setting, step, model, state, before[:1]
+        )  # which makes the optimizer and whatever else is loaded into
+        there, ties = [*model.parameters()], _ties(model)
+        seed_all(SEED + 7 + setting.peers.rank)
+        load(model, state, path)
+        lost = _lost(setting, saved, _everything(setting, model, state))
+        restored = states(setting.device)["torch"] == generators["torch"]
+        new = [
+            *dict.fromkeys(
+                name for names in of_all_ranks(setting.peers, _new(setting, model, there)) for name in names
+            )
+        ]
+        unheld, untied = _unheld(model, new), next((ties[name] for name in new if name in ties), "")
+        off, name = 0.0, ""
+        try:
+            off, name = _apart(_went_on(setting, step, model, state, after), wanted)
+        except RuntimeError as error:
+            if not new or UNREDUCED not in str(error):
+                raise
     everyone = of_all_ranks(setting.peers, [off, name, restored, moves])
     off, name = max((row[0], row[1]) for row in everyone)
     return Checks(
@@ -144,7 +149,7 @@ def _went_on(
     return {plain(name): parameter.detach().clone() for name, parameter in model.named_parameters()}
 
 
-def _everything(model: nn.Module, state: Mapping[str, Any]) -> dict[str, Entry]:
+def _everything(setting: TrainingSetting, model: nn.Module, state: Mapping[str, Any]) -> dict[str, Entry]:
     """By name."""
     everything = {entry.name: entry for entry in entries(model, state)}
     for name, digest in prints(bare(model)).items():
@@ -154,6 +159,10 @@ def _everything(model: nn.Module, state: Mapping[str, Any]) -> dict[str, Entry]:
         for name, value in own.items():
             path = f"model.{where}.{name}".replace("..", ".")
             everything[path] = Entry(path, "attribute", repr(value))
+    for at, value in variables.variables().items():
+        if at in setting.globals_begun:
+            for where, digest in flat(value, ""):
+                everything[f"{at}{where}"] = Entry(f"{at}{where}", "global", digest, at.name, "value")
     return everything
 
 
@@ -168,8 +177,9 @@ def _lost(setting: TrainingSetting, saved: Mapping[str, Entry], loaded: Mapping[
         for name, entry in saved.items()
         if name not in loaded or loaded[name].digest != entry.digest
     }
-    ranks = of_all_ranks(setting.peers, dict([*mine.items()][:200]))
+    ranks = of_all_ranks(setting.peers, dict([*mine.items()][-200:]))
     kinds = {name: kind for rank in ranks for name, kind in rank.items()}
+    names = sorted(kinds, key=lambda name: kinds[name][0] != "weight")  # of many the optimizer's would hide them
     return [
         LostState(
             name=name[:200],
@@ -178,7 +188,8 @@ def _lost(setting: TrainingSetting, saved: Mapping[str, Entry], loaded: Mapping[
             holder=holder[:120],
             how=way,
         )
-        for name, (kind, holder, way) in kinds.items()
+        for name in names
+        for kind, holder, way in [kinds[name]]
     ][:MOST]
 
 

@@ -106,11 +106,13 @@ def nothing_was_killed(cluster: Cluster, failure: BoxFailure) -> Iterator[Findin
         why = "It wrote into a pipe or connection without a reader; Python ignores SIGPIPE, and it did not."
         yield _finding(cluster, failure, why, you("Look what reads what it writes, and why that had ended."))
         return
+    maybe = failure.maybe
+    look = f"Look whether it was {maybe.partition(',')[0]}." if maybe else "Find out who sent it:"
     yield _finding(
         cluster,
         failure,
-        "A signal from outside the job; the kernel counted no process killed for want of memory at that time.",
-        you("Find out who sent it: an operator, a script that tidies up, a scheduler, a limit such as ulimit -t."),
+        "Who sent it was not seen; the kernel counted no process killed for want of memory at that time.",
+        you(look if maybe else f"{look} an operator, a script that tidies up, a scheduler, a limit (ulimit -t)."),
         admin("Look into the kernel's log of this time.", "journalctl -k --since '10 min ago'"),
     )
 
@@ -131,8 +133,9 @@ def nothing_crashed(cluster: Cluster, failure: BoxFailure) -> Iterator[Finding]:
     The status of the process when it ended, and the stack that faulthandler wrote into the box.
 
     ## Fix
-    - **you** look at the frame that is named; SIGBUS in a loader's worker is most often a full /dev/shm, SIGABRT
-      an assertion or a C++ exception whose words stand in the output.
+    - **you** look at the frame that is named; SIGBUS is a file in memory that was cut or whose disk failed, in a
+      loader's worker most often a full /dev/shm; SIGABRT an assertion or a C++ exception whose words stand in the
+      output.
 
     ## Source
     signal(7); docs.python.org/3/library/faulthandler.html.
@@ -144,6 +147,15 @@ def nothing_crashed(cluster: Cluster, failure: BoxFailure) -> Iterator[Finding]:
             "It got a message of another size than it expected: ranks were in different calls, or shapes differ.",
             you("Call the same collective with the same shape and dtype on all ranks; compare the lines above."),
             you("Let torch compare each call.", "export TORCH_DISTRIBUTED_DEBUG=DETAIL"),
+        )
+        return
+    if failure.number == signal.SIGBUS:
+        yield _finding(
+            cluster,
+            failure,
+            "SIGBUS: a file that it had in memory was cut, or its disk failed, or /dev/shm is full.",
+            you("Look who writes or cuts the file while it is read, and at the line that is named."),
+            you("See whether there is room, and whether its disk fails.", "df -h /dev/shm . ; dmesg | tail"),
         )
         return
     yield _finding(

@@ -74,6 +74,9 @@ def factory(cluster: Cluster) -> Iterator[Finding]:
         if made.failure is None:
             yield fine(Where(node=node), _described(name, made), seen("factory", f"{made.seconds:.1f} s"))
             continue
+        if made.failure.killed:
+            yield _killed(node, name, made.failure.killed)
+            continue
         at = f" at {made.failure.place}" if made.failure.place else ""
         yield fail(
             Where(node=node),
@@ -84,6 +87,17 @@ def factory(cluster: Cluster) -> Iterator[Finding]:
             fix=_mends(name, made.failure)
             or [you("See whether it works by hand.", f"python -c {quote(_by_hand(name))}")],
         )
+
+
+def _killed(node: str, name: str, held: int) -> Finding:
+    """The kernel takes this process first where memory is short, whoever has taken it."""
+    return unknown(
+        Where(node=node),
+        f"{name} was not examined: the kernel ended its process (SIGKILL), which held {held >> 20} MiB",
+        why="Memory was short on this node, and others had taken it.",
+        owner="node",
+        fix=[you("Free memory, /dev/shm included, and run it again.", "free -m; df -h /dev/shm")],
+    )
 
 
 def _mends(name: str, failure: FactoryFailure) -> list[Remedy]:
@@ -155,10 +169,10 @@ def handles(cluster: Cluster) -> Iterator[Finding]:
     wrong results
 
     ## How we know
-    The offset of a file that was open before (`/proc/self/fdinfo`) moves while a worker reads. A socket is
-    replaced by /dev/null, a library's handle is closed, in a worker of its own: if samples then fail or differ,
-    they come through it. `os.pread`, memmap and files that workers open themselves pass. With a lock of
-    multiprocessing in the dataset, and no wrong read, it is a note.
+    The offset of a file that was open before (`/proc/self/fdinfo`) moves while a worker reads. A socket, or the
+    pipes of a `subprocess.Popen`, are replaced by /dev/null, a library's handle is closed, in a worker of its own:
+    if samples then fail or differ, they come through it. `os.pread`, memmap and files that workers open themselves
+    pass. With a lock of multiprocessing in the dataset, and no wrong read, it is a note.
 
     ## Fix
     - **you** open lazily in `__getitem__`, or in worker_init_fn; or read with `os.pread` or `numpy.memmap`.
@@ -196,11 +210,13 @@ def _shared(node: str, made: Made, content: Content, inherited: Inherited) -> Fi
 _WHY = {
     "offset": "Two workers move the same offset: a sample comes with the bytes of another, and nothing fails.",
     "socket": "Two workers write to and read from one connection: answers go to whoever reads first.",
+    "process": "Two workers write to and read from the same pipes: answers go to whoever reads first, in pieces.",
     "library": "Its library forbids use on both sides of a fork, and it cannot be sent to spawned workers.",
 }
 _HOW = {
     "offset": "/proc/self/fdinfo: moved by reading",
     "socket": "workers read through it (without it, samples fail or differ)",
+    "process": "workers read through its pipes (without them, samples fail or differ)",
     "library": "workers read through it (with it closed, samples fail or differ)",
 }
 
@@ -208,6 +224,8 @@ _HOW = {
 def _thing(inherited: Inherited) -> str:
     if inherited.how == "offset":
         return f"the offset of {inherited.what} (it moves with index {inherited.index})"
+    if inherited.how == "process":
+        return f"the pipes to one child process, {inherited.what} ({inherited.path})"
     return (
         f"the connection {inherited.what}"
         if inherited.how == "socket"

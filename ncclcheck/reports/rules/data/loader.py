@@ -32,7 +32,7 @@ _DATA = ("data",)
     "no worker crashes, hangs or deadlocks",
     worst=State.FAIL,
     over="",
-    ground=("DAT028",),
+    ground=("DAT028", "DAT005"),
     commands=_DATA,
 )
 def stops(cluster: Cluster) -> Iterator[Finding]:

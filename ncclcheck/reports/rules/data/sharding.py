@@ -41,6 +41,10 @@ _OWN_ORDERS = (
     "Each rank takes its part of an order of its own: the parts overlap, and leave out, as much as by chance. "
     "Some samples come twice in an epoch, others never."
 )
+_OWN_SPLITS = (
+    "The split, or what the dataset is made of, is drawn by each rank: these samples count more, others are in no "
+    "rank's part, and what one rank trains on another may validate on."
+)
 _UNEVEN = 0.1  # of the samples of a rank; batches are seldom as large a part of an epoch
 _REST = 16  # samples; a few more on one rank are the rest of a division
 _TWICE = "An epoch is longer than it seems, the loss counts these samples more, and validation counts them twice."
@@ -330,18 +334,35 @@ def _one_order(sharding: Sharding, account: Account) -> list[Remedy]:
 def _overlap(node: str, sharding: Sharding, account: Account) -> Finding:
     first = account.examples[0] if account.examples else None
     example = f"; {first.sample} by ranks {joined(first.by)}" if first else ""
+    own = account.by == "content" and not by_local_rank(sharding) and not _of_other_ranks(sharding)
     return fail(
         Where(node=node),
-        f"{account.shared} of {account.there} samples are read by several ranks{example}",
-        why=_of_other_ranks(sharding) or (_OWN_ORDERS if _by_chance(sharding, account) else _TWICE),
+        f"{account.shared} of {account.there} samples are read by several ranks{example}"
+        if not own
+        else f"each rank holds a selection of its own, and {account.shared} samples are in several{example}",
+        why=_of_other_ranks(sharding)
+        or (_OWN_SPLITS if own else _OWN_ORDERS if _by_chance(sharding, account) else _TWICE),
         owner="job",
         evidence=_evidence(sharding, account),
         fix=_by_arguments(sharding)
         or _alike_first(sharding)
         or _one_order(sharding, account)
         or by_local_rank(sharding)
-        or by_sampler(sharding),
+        or (_one_split(sharding) if own else by_sampler(sharding)),
     )
+
+
+def _one_split(sharding: Sharding) -> list[Remedy]:
+    """Where each rank draws its own samples: the draw is to be the same on all, and a sampler shares it out."""
+    return [
+        you(
+            "Let all ranks draw one selection, whatever their rank (no seed + rank, no set of texts); a sampler "
+            "shares it out.",
+            "train, val = random_split(dataset, lengths, generator=torch.Generator().manual_seed(42))",
+            "sampler = torch.utils.data.distributed.DistributedSampler(train)",
+            f"loader = DataLoader(train, batch_size={sharding.batch or 'BATCH'}, sampler=sampler)",
+        )
+    ]
 
 
 def _padding(node: str, sharding: Sharding, account: Account, missing: int) -> Finding:
@@ -361,7 +382,8 @@ def _evidence(sharding: Sharding, account: Account) -> list[Evidence]:
     return [
         seen(
             how,
-            f"{account.read} reads by all ranks, of {account.distinct} samples; there are {account.there}",
+            f"{account.read} reads by all ranks, of {account.distinct} samples"
+            + (f"; there are {account.there}" if account.there >= account.distinct else ""),
         ),
         seen("samples an epoch", counts),
     ]
@@ -457,6 +479,8 @@ def _batches(node: str, sharding: Sharding, batches: list[int]) -> Finding:
                 if sharding.iterable
                 else _of_all(sharding)
                 if sharding.own_batches
+                else _of_own_parts()
+                if sharding.index_map and sharding.index_map.by_design
                 else by_sampler(sharding)
             ),
             you(
@@ -475,6 +499,19 @@ def _of_all(sharding: Sharding) -> list[Remedy]:
             "each rank as many of them.",
             "batches = batches[: len(batches) // world * world]",
             "yield from batches[rank::world]",
+        )
+    ]
+
+
+def _of_own_parts() -> list[Remedy]:
+    """Of a dataset that gives each rank a part of its own, of another length."""
+    return [
+        you(
+            "The dataset gives each rank a part already, and the parts differ in length. Leave out samples first, "
+            "the same on all ranks, and then give each rank as many.",
+            "rows = [row for row in rows if keep(row)]  # before the part of the rank is taken",
+            "rows = rows[: len(rows) // world * world]",
+            "rows = rows[rank::world]",
         )
     ]
 

@@ -89,7 +89,7 @@ def unreached(logs: Logs) -> Iterator[Finding]:
         own, peers = process_of(logs, events[0]), _owners(logs, here)
         over = own.bootstrap.interface if own and own.bootstrap else ""
         stood = all(event.sign == "connection-gone" for event in events)
-        whose = f" ({names(peers)})" if peers else ""
+        whose = f" ({names(peers)})" if peers else _of_rank_0(logs, host, here)
         strange = _strange(logs, host, peers) if "Network is unreachable" in _errors(events) else None
         yield cause(
             events,
@@ -110,6 +110,15 @@ def unreached(logs: Logs) -> Iterator[Finding]:
             ],
             more=[*taken([own] if own else []), *settings_seen(logs, "NCCL_SOCKET_IFNAME")],
         )  # fmt: skip
+
+
+def _of_rank_0(logs: Logs, host: str, here: list[FailedDial]) -> str:
+    """Whom a process dials first in its start, where its line names nobody."""
+    hosts = {process.host for process in logs.processes if process.rank == 0}
+    starts = all(starting(own) for attempt in here if (own := process_of(logs, attempt.event)))
+    root = hosts.pop() if len(hosts) == 1 else host
+    told = any(attempt.address for attempt in here)
+    return f" (in its start that is rank 0's host, {root})" if starts and not told and root != host else ""
 
 
 class _Strange(NamedTuple):

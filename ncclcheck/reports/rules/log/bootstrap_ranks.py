@@ -205,30 +205,62 @@ _FIX = [
 def _tests_without_mpi(logs: Logs) -> Iterator[Finding]:
     """Processes of nccl-tests that each call themselves by one number, at one time: each is a job of its own."""
     devices = in_order(events_of(logs, "tests-device"))
-    between = [event.order for event in events_of(logs, *_OF_ANOTHER_RUN)]
-    for first, other in pairwise(devices):
-        mine, its = first.fields, other.fields
-        alike = mine["number"] == its["number"] and (mine["process"], mine["machine"]) != (
-            its["process"],
-            its["machine"],
-        )
-        if first.file == other.file and alike and not any(first.order < order < other.order for order in between):
-            yield cause(
-                [first, other],
-                f"two processes of nccl-tests are rank {mine['number']}: it was built without MPI, and each of "
-                "them tests its own GPUs alone",
-                why="Without MPI=1 it knows nothing of what mpirun started beside it: no byte goes between them.",
-                owner="job",
-                at=Where(),
-                fix=[
-                    you("Confirm: it is not linked with MPI.", "ldd build/all_reduce_perf | grep libmpi"),
-                    you("Build it with MPI.", "make clean; make MPI=1 MPI_HOME=/usr/lib/x86_64-linux-gnu/openmpi"),
-                ],
-            )
-            return
+    pairs = (pair for pair in pairwise(devices) if _of_one_number(*pair))
+    alone = next((pair for pair in pairs if _at_one_time(logs, *pair, "launched")), None)
+    heads = [event for event in events_of(logs, "launched") if "tests" in event.fields]
+    pair = (
+        alone
+        or next((pair for pair in pairwise(heads) if _at_one_time(logs, *pair, "tests-device")), None)
+        or _rows_twice(logs)
+    )
+    if pair is None:
+        return
+    what = f"are rank {pair[0].fields['number']}" if alone else "print the table that only rank 0 prints"
+    yield cause(
+        [*pair],
+        f"two processes of nccl-tests {what}: it was built without MPI, and each of them tests its own GPUs alone",
+        why="Without MPI=1 it knows nothing of what mpirun started beside it: no byte goes between them.",
+        owner="job",
+        at=Where(),
+        fix=[
+            you("Confirm: it is not linked with MPI.", "ldd build/all_reduce_perf | grep libmpi"),
+            you("Build it with MPI.", "make clean; make MPI=1 MPI_HOME=/usr/lib/x86_64-linux-gnu/openmpi"),
+        ],
+    )
 
 
-_OF_ANOTHER_RUN = ("launched", "nccl-tests-row", "nccl-tests-ended", "tests-failure")
+def _at_one_time(logs: Logs, first: LogEvent, other: LogEvent, *signs: str) -> bool:
+    """Whether both stand in one file, and nothing of a run between them: it may be one after the other."""
+    between = (event.order for event in events_of(logs, *_OF_ANOTHER_RUN, *signs))
+    ended = events_of(logs, "tests-failure", "complaint", "python-error", "ended-badly")
+    orders = (*between, *(event.order for event in ended))
+    return first.file == other.file and not any(first.order < order < other.order for order in orders)
+
+
+def _of_one_number(first: LogEvent, other: LogEvent) -> bool:
+    mine, its = first.fields, other.fields
+    return mine["number"] == its["number"] and (mine["process"], mine["machine"]) != (
+        its["process"],
+        its["machine"],
+    )
+
+
+def _rows_twice(logs: Logs) -> tuple[LogEvent, LogEvent] | None:
+    """Two rows of one size below each other, where two summaries follow: tables that were printed at one time."""
+    rows = sorted(events_of(logs, "nccl-tests-row"), key=lambda event: (event.file, event.line))
+    ends = events_of(logs, "nccl-tests-ended")
+    several = sum(event.count for event in ends) > 1 and len({event.file for event in (*rows, *ends)}) == 1
+    if not several or len(rows) <= _ADJACENT or events_of(logs, "launched"):
+        return None
+    first, other = rows[:2]
+    sizes = [tuple(event.text.split()[:2]) for event in rows]
+    alike = sizes[0] == sizes[1] and first.count == other.count == 1 and len({*sizes}) > 1
+    near = other.line - first.line <= _ADJACENT and other.line < min(event.line for event in ends)
+    return (first, other) if alike and near else None
+
+
+_OF_ANOTHER_RUN = ("nccl-tests-row", "nccl-tests-ended", "tests-failure")
+_ADJACENT = 2  # lines: a warning of MPI may stand between
 
 
 def _begun_twice(logs: Logs) -> list[LogProcess]:

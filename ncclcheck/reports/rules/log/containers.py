@@ -14,7 +14,8 @@ from ncclcheck.reports.subjects.logs.ending import goes_on_after
 from ncclcheck.reports.subjects.logs.logged import cause, events_of, in_order, log_rule
 from ncclcheck.reports.subjects.logs.words.wording import BESIDE, quoted, tells_most, tells_why
 
-_OF_ENGINE = re.compile(r"^.*?pyxis: {3,}")
+# The lines of the engine's own log are indented; what pyxis itself says is not.
+_OF_ENGINE, _OF_PYXIS = re.compile(r"^.*?pyxis: {3,}"), re.compile(r"^.*?pyxis: {1,}")
 _SIGNS = ("pod-evicted", "container-not-started", "image-not-pulled", "pod-not-placed")
 _DESCRIBE = you("Confirm: what Kubernetes says of it.", "kubectl describe pod POD | tail -20")
 
@@ -62,16 +63,15 @@ def _engine_says(logs: Logs, events: list[LogEvent]) -> LogEvent | None:
     """What enroot or podman wrote of the start that failed, which pyxis hands on indented: what says most."""
     if not any("engine" in event.fields for event in events):
         return None
-    of_engine = [
+    here = [
         event
         for event in in_order(logs.events)
-        if _OF_ENGINE.search(event.text)
-        and event.file == events[0].file
-        and event not in events[:1]
-        and tells_why(event)
+        if event.file == events[0].file and event not in events[:1] and tells_why(event)
     ]
+    of_pyxis = [event for event in here if _OF_PYXIS.search(event.text)]
+    of_engine = [event for event in of_pyxis if _OF_ENGINE.search(event.text)] or of_pyxis
     most = tells_most(of_engine) if of_engine else None
-    return most and structs.replace(most, text=_OF_ENGINE.sub("", most.text))
+    return most and structs.replace(most, text=_OF_PYXIS.sub("", most.text))
 
 
 _Said = tuple[str, str, Owner, list[Remedy]]

@@ -355,6 +355,7 @@ def _stays_within(logs: Logs, event: LogEvent) -> bool:
 def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
     peer = next((event.fields["peer"] for event in follow if event.fields.get("peer")), "")
     named = f" {peer} is the first that is named as gone." if peer else ""
+    gone = peer if peer in {process.host for process in logs.processes} else ""
     what = (
         "these lines only tell that another process went away; where no other check says why, it is in a log that "
         f"was not given.{named}"
@@ -371,17 +372,17 @@ def _only_consequences(logs: Logs, follow: list[LogEvent]) -> Finding:
             "broke it is in the log of another rank, or in the kernel's of either host"
         )
     root = root_cause(logs)
-    at = Where(node=root.host or None, rank=root.rank) if root else None
+    at = Where(node=root.host or None, rank=root.rank) if root else Where(node=gone) if gone else None
     events = [event for event in logs.events if event.sign in _TELLS and tells_why(event) and event not in follow]
     shown = [*follow, *([root.exitcode] if root and root.exitcode else [])]
     if root and root.rank is not None:  # as torchrun's block says
         code = f" with exit code {root.exitcode.fields['exitcode']}" if root.exitcode else ""
         what = f"rank {root.rank} was the first to end{code}; what it raised or printed is not in these lines"
     elif left := first_to_leave(logs, follow):
-        gone = left.process
-        at = Where(node=gone.host, rank=gone.rank)
+        went = left.process
+        at = Where(node=went.host, rank=went.rank)
         shown = [left.by, *(event for event in follow if event is not left.by)]
-        what = f"rank {gone.rank} (pid {gone.pid} of {gone.host}) was the first to go; why is not in these lines"
+        what = f"rank {went.rank} (pid {went.pid} of {went.host}) was the first to go; why is not in these lines"
     most = tells_most(in_order(events)) if events else None
     return cause(
         [*([most] if most else []), *shown],

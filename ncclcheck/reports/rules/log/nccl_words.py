@@ -57,9 +57,7 @@ _STAGES = {
 
 def stage(event: LogEvent) -> str:
     """What NCCL was doing, as a clause: ` while it starts a kernel`."""
-    file = (
-        event.fields.get("place", "").rpartition("/src/")[2].removeprefix("src/")
-    )  # some builds print whole paths
+    file = event.fields.get("place", "").removeprefix("src/")
     return next((f" while {doing}" for begin, doing in _STAGES.items() if file.startswith(begin)), "")
 
 

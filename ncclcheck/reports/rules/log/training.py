@@ -13,6 +13,9 @@ from ncclcheck.reports.subjects.logs.ending import Ending, died, goes_on_after
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, events_of, in_order, log_rule
 from ncclcheck.reports.text.words.fold import fold_numbers, fold_ranks
 
+_SIZES = re.compile(r"[Rr]ank (\d+) has (?:inconsistent )?(\d+) param")
+_MOST_LIKE = 3  # ranks: of two that differ none is the odd one
+
 
 @log_rule("LOG085", "all ranks build the same model")
 def same_model(logs: Logs) -> Iterator[Finding]:
@@ -37,11 +40,19 @@ def same_model(logs: Logs) -> Iterator[Finding]:
     PyTorch documentation, DistributedDataParallel (Constructor); torch/csrc/distributed/c10d/reducer.cpp.
     """
     if events := in_order(events_of(logs, "models-differ")):
+        sizes = {int(rank): size for event in events for rank, size in _SIZES.findall(event.text)}
+        odd_rank = _odd(sizes)
+        groups = {size: [rank for rank in sizes if sizes[rank] == size] for size in sizes.values()}
+        each = ", ".join(
+            f"{fold_ranks(ranks)} {'have' if len(ranks) > 1 else 'has'} {size} parameters"
+            for size, ranks in groups.items()
+        )
         yield cause(
             events,
-            f"ranks have built different models: {events[0].text[:160]}",
+            f"ranks have built different models: {each or events[0].text[:160]}",
             why="Gradients of different parameters cannot be added up.",
             owner="job",
+            at=None if odd_rank is None else Where(rank=odd_rank),
             fix=[you("Confirm: print the number of parameters on each rank."),
                  you("Build the model from the same configuration and data on all ranks.")],
         )  # fmt: skip
@@ -58,6 +69,13 @@ def same_model(logs: Logs) -> Iterator[Finding]:
                      "srun --ntasks-per-node=1 ls -la CHECKPOINT"),
                  you("Load one checkpoint on all ranks, from a file system that all share.")],
         )  # fmt: skip
+
+
+def _odd(sizes: dict[int, str]) -> int | None:
+    """The only rank whose model has another number of parameters than those of all others."""
+    alone = [rank for rank, size in sizes.items() if [*sizes.values()].count(size) == 1]
+    several = len(sizes) >= _MOST_LIKE and len({*sizes.values()}) == 2
+    return alone[0] if several and len(alone) == 1 else None
 
 
 @log_rule("LOG086", "callbacks decide by a value that all ranks share")

@@ -70,15 +70,18 @@ def changed(script: Script) -> Iterator[Finding]:
             )
             break
     wrapped: set[str] = set()
+    named: set[str] = set()  # as they are called where they are wrapped: two models may be made in one place
     sent = any("broadcast" in call.name and not by_rank(call) for call in script.trace)
     reported: set[tuple[str, int]] = set()
     for call in script.trace:
         if call.name in DDP:
             wrapped |= objects(call, "0", "module", "new", "object")
+            named |= {call.arguments.get("0", call.arguments.get("module", "")), call.target}
         guard = by_rank(call)
         if guard is None or guard.branch != "if" or (guard.file, guard.line) in reported:
             continue
-        if not (what := _changes(call, wrapped)) or (sent and call.name == ".load_state_dict"):
+        ours = wrapped if call.on.removesuffix(".module") in named else set()
+        if not (what := _changes(call, ours)) or (sent and call.name == ".load_state_dict"):
             continue
         trained = [call for call in passes(script) if guard not in call.guards]
         if not trained or any(_is_counterpart(other, call) for other in script.trace):

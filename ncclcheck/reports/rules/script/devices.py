@@ -319,8 +319,9 @@ def device_in_time(script: Script) -> Iterator[Finding]:
     model may lie on another GPU than its samples.
 
     ## How we know
-    The order of the lines in one function, both under no condition. Or a collective comes before set_device, as a
-    rank comes to both; a barrier alone is a note, for NCCL guesses its GPU by the rank.
+    The order of the lines in one function, both under no condition; or, of a model, the order in which a rank
+    comes to both, in whatever functions. Where the model was wrapped before, that is a note. Or a collective comes
+    before set_device, as a rank comes to both; a barrier alone is a note, for NCCL guesses its GPU by the rank.
 
     ## Fix
     - **you** move set_device before the first use of CUDA.
@@ -340,6 +341,9 @@ def device_in_time(script: Script) -> Iterator[Finding]:
             yield note(here(first), f"{text}: NCCL guesses which one it is", evidence=evidence, fix=fix)
         else:
             yield warn(here(first), text, why=why, owner="job", evidence=evidence, fix=fix)
+    if found := _used_before(script, {call.place for call in calls if call.name == "torch.cuda.set_device"}):
+        yield found
+        return
     for call in calls:
         if call.name != "torch.cuda.set_device" or not _is_always_made(call) or call.loops:
             continue
@@ -380,6 +384,41 @@ def _exchanged_before(script: Script) -> tuple[Call, Call] | None:
         works = call.name in COLLECTIVES and call.name not in (INIT, f"{DIST}new_group")
         if works and first is None and is_always(call) and "device_ids" not in call.arguments and not call.loops:
             first = call
+    return None
+
+
+def _used_before(script: Script, places: set[str]) -> Finding | None:
+    """What puts something on GPU 0, or wraps the model, before a rank takes its GPU, in whatever functions."""
+    bare: Call | None = None
+    wrap: Call | None = None
+    for call in script.trace:
+        if call.name == "torch.cuda.device" or (call.name == INIT and "device_id" in call.arguments):
+            return None
+        if call.name == "torch.cuda.set_device":
+            own = "local" in tags(call, "0") | tags(call, "device") or len({*gpus(call, "0", "device")}) > 1
+            first = bare or wrap
+            if not own or call.loops or not is_always(call) or first is None or call.place not in places:
+                return None
+            evidence = [written(script, first), written(script, call)]
+            if bare is None:
+                text = f"the process takes its GPU after the model was wrapped, at {first.place}"
+                return note(here(call), text, evidence=evidence, fix=[you(f"Move it before {first.place}.")])
+            if bare.function == call.function:
+                return None  # told with a diff
+            return warn(
+                here(call),
+                f"CUDA is used before, at {bare.place}, on GPU 0",
+                why="On every rank of the node that part lies on GPU 0.",
+                owner="job",
+                evidence=evidence,
+                fix=[you(f"Move it before {bare.place}.")],
+            )
+        if bare is None and is_always(call) and call.name in (".cuda", ".to"):
+            named = {number.strip("'\"") for key in ("0", "device") for number in call.each.get(key, ())}
+            is_bare = not call.arguments if call.name == ".cuda" else bool(named) and named <= {*_BARE_DEVICE}
+            bare = call if is_bare and objects(call, "on", "module", "new", "object", "ddp") else None
+        if wrap is None and call.name in DDP and is_always(call):
+            wrap = call
     return None
 
 

@@ -23,12 +23,14 @@ from ncclcheck.reports.subjects.script.scripts import (
     reached,
     says,
     script_rule,
+    spelled_out,
     splits_model,
     sure,
     with_argument,
     written,
 )
-from ncclcheck.reports.subjects.script.traced import made_at, tags
+from ncclcheck.reports.subjects.script.sides import numbers
+from ncclcheck.reports.subjects.script.traced import made_at, tags, training_loaders
 
 _WITH_BUFFERS = (
     "register_buffer", "BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "SyncBatchNorm", "convert_sync_batchnorm",
@@ -328,10 +330,11 @@ def _seeded_by_rank(calls: list[Call]) -> Call | None:
 def workers(script: Script) -> Iterator[Finding]:
     """
     ## What
-    The training DataLoader has no `num_workers`.
+    The training DataLoader has no `num_workers`, or no `pin_memory`.
 
     ## Why it matters
-    The process that drives the GPU reads and transforms all samples itself: the GPU waits for each batch.
+    The process that drives the GPU reads and transforms all samples itself: the GPU waits for each batch. From
+    memory that is not pinned each batch is copied twice, and the CPU waits for it.
 
     ## How we know
     The call has no `num_workers`, or that of an option whose default is 0 and which is not given; and its model is
@@ -361,10 +364,12 @@ def workers(script: Script) -> Iterator[Finding]:
         call.name in DDP or SHARDED.search(call.name) for call in calls
     ):
         return
-    yield from _copied(script)
-    for call in calls:
+    copied = [*_copied(script)]
+    yield from copied or _not_pinned(script)
+    for written_call in calls:
+        call = spelled_out(script, written_call)
         given = {"num_workers", "5", "*"} & {*call.arguments}
-        none = given_to(script, call, "num_workers", "5") == "0" and call.arguments.get("num_workers", "0") != "0"
+        none = given_to(script, call, "num_workers", "5") == "0"
         if call.name not in LOADER or (given and not none):
             continue
         validates = any(
@@ -375,7 +380,9 @@ def workers(script: Script) -> Iterator[Finding]:
                 line_of(script, call.file, call.last), "DataLoader(", "num_workers=4, pin_memory=True"
             )
             if none:
-                text = f"the loader has no workers by default ({call.arguments['num_workers']}): the GPU waits"
+                words = call.arguments.get("num_workers", call.arguments.get("5", "0"))
+                how = "" if words == "0" else f" by default ({words})"
+                text = f"the loader has no workers{how}: the GPU waits while each batch is made"
                 yield note(here(call), text, evidence=[written(script, call)])
                 return
             if "pin_memory" in call.arguments:
@@ -392,6 +399,26 @@ def workers(script: Script) -> Iterator[Finding]:
                 ],
             )  # fmt: skip
             return
+
+
+def _not_pinned(script: Script) -> Iterator[Finding]:
+    """A loader of the training whose batches are copied to a GPU from memory that may be swapped out."""
+    for tag in training_loaders(script):
+        made = made_at(script, tag)
+        if made is None or made.name not in LOADER or "*" in made.arguments:
+            continue
+        given = made.arguments.get("pin_memory", made.arguments.get("6", "False"))
+        if given != "False" and {*numbers(made, "pin_memory", "6")} != {"False"}:
+            continue
+        if "prepared" in tags(made, "0") or any(call.name.endswith("pin_memory") for call in script.calls):
+            continue
+        yield note(
+            here(made),
+            "the loader's batches are not in pinned memory: each copy to the GPU is made twice",
+            evidence=[written(script, made)],
+            fix=[you("Give the loader pin_memory=True.")],
+        )
+        return
 
 
 def _copied(script: Script) -> Iterator[Finding]:

@@ -59,9 +59,9 @@ def fitting(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The script is followed from its first line: the argument is the rank itself; or the list of ranks is made of
-    the rank, in no loop; or the tensor was made or moved to the CPU and not moved since, `init_process_group` is
-    given "nccl" and the call no group of its own. The handle of an asynchronous collective is given to no
-    variable, and no `wait()` stands in its line.
+    the rank, in no loop; or, in a loop over all groups, it stands under `i == my_group`; or the tensor was made or
+    moved to the CPU and not moved since, `init_process_group` is given "nccl" and the call no group of its own.
+    The handle of an asynchronous collective is given to no variable, and no `wait()` stands in its line.
 
     ## Fix
     - **you** name one rank for all, `src=0`; make all groups on all processes; `.cuda()` before the collective;
@@ -75,7 +75,12 @@ def fitting(script: Script) -> Iterator[Finding]:
     for call in script.trace:
         if not call.name.startswith(DIST) or (call.file, call.line) in reported:
             continue
-        finding = _own_number(script, call) or _own_group(script, call) or _of_the_cpu(script, call)
+        finding = (
+            _own_number(script, call)
+            or _own_group(script, call)
+            or _one_of_many(script, call)
+            or _of_the_cpu(script, call)
+        )
         if finding:
             reported.add((call.file, call.line))
             yield finding
@@ -157,6 +162,31 @@ def _own_group(script: Script, call: Call) -> Finding | None:
         owner="job",
         evidence=[written(script, call)],
         fix=[you("Make all groups on all processes, in one order, and keep that of the own rank.")],
+    )
+
+
+def _one_of_many(script: Script, call: Call) -> Finding | None:
+    """A loop over all groups, in which each process makes its own alone."""
+    if (
+        call.name != f"{DIST}new_group"
+        or not call.loops
+        or call.arguments.get("use_local_synchronization") == "True"
+    ):
+        return None
+    loop, guard = call.loops[-1], call.guards[-1] if call.guards else None
+    if guard is None or guard.file != call.file or guard.line <= loop.line or guard.branch == "else":
+        return None
+    names = "|".join(re.escape(name) for name in re.findall(r"\w+", loop.target))
+    asks = rf"(?:{names}) == [A-Za-z_][\w.]*(?:\(\))?|[A-Za-z_][\w.]*(?:\(\))? == (?:{names})|\w*rank\w* in [\w.]+"
+    if not names or not re.fullmatch(asks, guard.text):
+        return None
+    return fail(
+        here(call),
+        f"each process makes that group alone for which {guard.text} holds, and not those of the others",
+        why="new_group is entered by all processes of the job, for each group and in one order: they do not fit.",
+        owner="job",
+        evidence=[written(script, call)],
+        fix=[you("Make all groups on all processes, and keep that of the own rank.")],
     )
 
 

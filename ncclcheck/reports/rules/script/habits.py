@@ -30,6 +30,7 @@ from ncclcheck.reports.subjects.script.steps import each_step
 from ncclcheck.reports.subjects.script.traced import tags
 
 _EXCHANGES = re.compile(r"^torch\.distributed\..*(?:reduce|gather|broadcast|scatter|all_to_all|send|recv|rpc)")
+_OF_GRADIENTS = re.compile(r"grad|param|weight|\b(?:p|model|net)\b|bucket|flat")
 _AVERAGES = re.compile(r"(?:reduce|average|avg|sync)_?\w*grad|grad\w*_(?:reduce|average|avg|sync)", re.IGNORECASE)
 _FREEZES = re.compile(r"requires_grad|freez|frozen", re.IGNORECASE)
 _READS = (".item", ".cpu")
@@ -58,7 +59,8 @@ def data_parallel(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The call; nothing that was read calls DistributedDataParallel. It is a warning where a group is started,
-    both stand under no condition but that there are several ranks, and no rank gives a tensor to another.
+    both stand under no condition but that there are several ranks, and no rank gives gradients or parameters to
+    another.
 
     ## Fix
     - **you** use DistributedDataParallel under torchrun, on one node too.
@@ -118,9 +120,16 @@ def _is_alone(script: Script, call: Call) -> bool:
         or not all(_is_plain(call) and call.function in all_run for call in (call, *inits))
     ):
         return False
-    if any(SHARDED.search(call.name) or _EXCHANGES.search(call.name) for call in script.calls):
+    if any(SHARDED.search(call.name) or _exchanges(call) for call in script.calls):
         return False
     return not any(_AVERAGES.search(word) for file in script.files for word in file.words)
+
+
+def _exchanges(call: Call) -> bool:
+    """Whether it may average gradients or parameters: metrics and barriers are something else."""
+    given = " ".join(call.arguments.values())
+    loops = " ".join(f"{loop.target} {loop.over}" for loop in call.loops)
+    return bool(_EXCHANGES.search(call.name) and _OF_GRADIENTS.search(f"{given} {loops}"))
 
 
 def _is_plain(call: Call) -> bool:

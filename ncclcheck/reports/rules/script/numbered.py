@@ -20,7 +20,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     that_starts,
     written,
 )
-from ncclcheck.reports.subjects.script.sides import comes, numbers
+from ncclcheck.reports.subjects.script.sides import comes, is_always, numbers
 from ncclcheck.reports.subjects.script.traced import apart, tags
 
 _GPUS = 8  # of a node: any number of them tells two counts of processes apart (chosen)
@@ -127,7 +127,7 @@ def _one_rank(script: Script, call: Call) -> Finding | None:
     if len({*ranks}) != 1 or count == {"1"} or size == "1" or ranks[0].startswith("-"):
         return None
     by_option = "default" in tags(call, "rank") | tags(call, "4")
-    if any(guard.kind != "main" for guard in call.guards) or (by_option and not _by_launcher(script)):
+    if not is_always(call) or (by_option and not _by_launcher(script)):
         return None
     text = f"every process is given rank {ranks[0]}" + (f", unless {given} is given by hand" if by_option else "")
     why = "The other ranks never come: all wait until the timeout."
@@ -248,7 +248,7 @@ def _set_anew(script: Script, call: Call) -> Finding | None:
     value = call.arguments.get("1", "")
     if name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK") or spawns(script) or not _by_launcher(script):
         return None
-    if any(guard.kind != "main" for guard in call.guards) or "setdefault" in line_of(script, call.file, call.line):
+    if not is_always(call) or "setdefault" in line_of(script, call.file, call.line):
         return None
     given = tags(call, "1")
     if name == "RANK" and "local" in given:

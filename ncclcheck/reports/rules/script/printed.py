@@ -44,8 +44,9 @@ def printed(script: Script) -> Iterator[Finding]:
     ## How we know
     The call of `print` under a condition on the rank; no file has `all_reduce`, `reduce` or `all_gather`. So with
     a logger, a writer or wandb, of a training loss, under such a condition or where the logger was made for one
-    rank; there no name in any file speaks of reducing or gathering. Scripts that split the model by pipeline or
-    tensor parallelism are not judged: their ranks share samples.
+    rank; there no name in any file speaks of reducing or gathering. So with numbers of a validation whose samples
+    are shared out, of which nothing, or a part, is reduced since its loader began. Scripts that split the model by
+    pipeline or tensor parallelism are not judged: their ranks share samples.
 
     ## Fix
     - **you** `dist.all_reduce(loss, op=dist.ReduceOp.AVG)` of a detached copy, on all ranks, before it is printed.
@@ -56,7 +57,7 @@ def printed(script: Script) -> Iterator[Finding]:
     calls = of_own_steps(script)
     if splits_model(script):
         return
-    findings = [*_validated(script, calls)] or [*_of_own_share(script)]
+    findings = [*_validated(script, calls)] or [*_of_own_share(script)] or [*_own_metric(script)]
     yield from findings
     if logged := _own_logged(script):
         yield note(here(logged), "the loss that is logged is that of one rank's samples alone",
@@ -104,6 +105,48 @@ def _own_logged(script: Script) -> Call | None:
         ):
             return call
     return None
+
+
+def _own_metric(script: Script) -> Iterator[Finding]:
+    """Where one rank prints or logs numbers of its own share of the samples of a validation."""
+    trained = training_loaders(script)
+    for call in script.trace:
+        if (
+            not _LOGS.search(call.name)
+            or _BAR.search(call.name)
+            or not (by_rank(call) or "some" in tags(call, "on"))
+        ):
+            continue
+        given = set().union(*(tags(call, key) for key in call.values if key != "on"))
+        sources = [tag.removeprefix("from:") for tag in sorted(given) if tag.startswith("from:loader@")]
+        others = [made for tag in sources if tag not in trained and (made := made_at(script, tag))]
+        shared = [made for made in others if objects(made, "sampler", "sampler")]
+        begun = {loader for made in shared for loader in sources if made_at(script, loader) is made}
+        exchanged = _exchanged_since(script, call, begun)
+        partly = "agreed" in given and not any(re.search(r"gather|object", name) for name in exchanged)
+        if (
+            "own" in given
+            and shared
+            and (not exchanged or partly)
+            and "rank" not in " ".join(call.arguments.values()).lower()
+        ):
+            text = "what is shown of the validation is made of one rank's share of its samples"
+            yield note(here(call), text, evidence=[written(script, call), written(script, shared[0])],
+                       fix=[you("Sum its numbers over all ranks first: all_reduce.")])  # fmt: skip
+            return
+
+
+def _exchanged_since(script: Script, call: Call, loaders: set[str]) -> list[str]:
+    """What ranks exchange between the beginning of a loader and the call."""
+    names: list[str] = []
+    for other in script.trace:
+        if other is call:
+            return names
+        if other.name == "iterate" and objects(other, "0", "loader") & loaders:
+            names = []
+        elif _EXCHANGED.search(other.name):
+            names.append(other.name)
+    return names
 
 
 def _of_own_share(script: Script) -> Iterator[Finding]:

@@ -44,7 +44,7 @@ def rendezvous(script: Script) -> Iterator[Finding]:
     """
     ## What
     A port above 65535, `tcp://` or `file://` without rank and world_size, `tcp://` with a rank that torchrun has
-    given, and `file://` on a folder that each node has for itself.
+    given, and `file://` on a folder that each node has for itself, or under one name for all runs (a note).
 
     ## Why it matters
     `init_process_group` raises "port must have value from 0 to 65535" or "rank parameter missing", and the job
@@ -109,6 +109,8 @@ def _method(script: Script, call: Call, url: str) -> Iterator[Finding]:
                 )
             ],
         )
+    if (finding := _left_over(script, call, url)) is not None:
+        yield finding
     if folder := _OF_ONE_NODE.match(url):
         text = f"the processes meet in a file in {folder.group(1)}, which each node has for itself"
         if (script.nodes or 1) > 1:
@@ -122,6 +124,21 @@ def _method(script: Script, call: Call, url: str) -> Iterator[Finding]:
             )
         elif script.nodes is None:
             yield note(here(call), f"{text}: this works on one node only", evidence=[written(script, call)])
+
+
+def _left_over(script: Script, call: Call, url: str) -> Finding | None:
+    """A file by which processes meet, under one name for all runs, which nothing removes."""
+    if not re.match(r"f?['\"]file://", url) or re.search(r"\{|%|uuid|time|pid|JOB|tmp_?file|mkstemp", url):
+        return None
+    if says(script, "unlink", "rmtree", "mkstemp", "mkdtemp", "TemporaryDirectory"):
+        return None
+    return note(
+        here(call),
+        "the processes meet in one file in all runs, and nothing removes it",
+        why="One that an earlier run has left holds its addresses: new processes wait for those of that run.",
+        evidence=[written(script, call)],
+        fix=[you("Put the job's number into its name, or leave the meeting to torchrun and env://.")],
+    )
 
 
 def _without_address(script: Script, call: Call, url: str) -> Iterator[Finding]:
@@ -331,7 +348,11 @@ def _is_of_one_node(script: Script, count: str) -> bool:
     """Whether the number of ranks is that of the GPUs that a process sees; nothing else is given to its name."""
     if "device_count()" in count:
         return "*" not in count.replace("**", "")
+    if "LOCAL_WORLD_SIZE" in count:
+        return True
     given = [call for call in script.calls if count and call.target == count]
+    if given and all("LOCAL_WORLD_SIZE" in "".join(call.arguments.values()) for call in given):
+        return True
     return bool(given) and all(call.name == "torch.cuda.device_count" and not call.inner for call in given)
 
 

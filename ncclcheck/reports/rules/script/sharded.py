@@ -12,6 +12,10 @@ from ncclcheck.reports.subjects.script.scripts import DDP, here, of_many_ranks, 
 from ncclcheck.reports.subjects.script.traced import objects, tags
 
 _MODELS = ("module", "new", "object")
+_LAYER = re.compile(
+    r"\bnn\.(?!functional|parallel|\w*Loss\b)[A-Z]\w*\("
+    r"|(?:Linear|Conv\dd|Sequential|Embedding|Head|Classifier|BatchNorm\dd)\("
+)
 _ZERO = "ZeroRedundancyOptimizer"
 
 
@@ -20,7 +24,7 @@ def complete(script: Script) -> Iterator[Finding]:
     """
     ## What
     A model that is changed after DistributedDataParallel has taken it: `SyncBatchNorm.convert_sync_batchnorm` of
-    the wrapper, or parameters whose `requires_grad` is set.
+    the wrapper, parameters whose `requires_grad` is set, or a layer that is put in the place of another one.
 
     ## Why it matters
     The wrapper looks at the parameters once, as it is built. Layers that are converted later are other layers
@@ -55,6 +59,21 @@ def complete(script: Script) -> Iterator[Finding]:
             )
             return
     of_many_ranks(script)
+    for call in script.trace:
+        if (
+            call.name == "replace"
+            and _LAYER.search(call.arguments.get("0", ""))
+            and not call.on.startswith("self.")
+        ):
+            yield warn(
+                here(call),
+                f"{call.on} is replaced after the model was wrapped",
+                why="The wrapper averages gradients of layers that it saw: each rank trains the new one alone.",
+                owner="job",
+                evidence=[written(script, call)],
+                fix=[you("Do it before the model is wrapped.")],
+            )
+            return
     wrapped: dict[str, Call] = {}
     places: set[str] = set()
     for call in script.trace:

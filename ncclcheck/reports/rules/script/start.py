@@ -34,6 +34,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     with_argument,
     written,
 )
+from ncclcheck.reports.subjects.script.sides import numbers
 from ncclcheck.reports.subjects.script.world import runs_for_certain, spans_nodes
 
 _RUNS = re.compile(r"subprocess\.|os\.(?:system|popen)$")
@@ -290,7 +291,8 @@ def in_time(script: Script) -> Iterator[Finding]:
     ## What
     `os.environ[...] = ...` after the call that reads the variable: MASTER_*, TORCH_NCCL_* and WORLD_SIZE after
     `init_process_group`, NCCL_* after the first collective or DistributedDataParallel, CUDA_VISIBLE_DEVICES after
-    the first use of CUDA, OMP_NUM_THREADS after torch was imported.
+    the first use of CUDA, OMP_NUM_THREADS after torch was imported, HF_HOME and the like after transformers or
+    datasets were.
 
     ## Why it matters
     It changes nothing, in silence.
@@ -324,8 +326,8 @@ def in_time(script: Script) -> Iterator[Finding]:
             reader = _before(script, call, lambda operation: operation not in ("init_process_group", "new_group"))
         elif name in ("CUDA_VISIBLE_DEVICES", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING"):
             reader = _cuda_before(script, call, _BEGINS if name == "CUDA_VISIBLE_DEVICES" else _ALLOCATES)
-        elif name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
-            reader = _import_before(script, call)
+        elif library := _read_by(name):
+            reader = _import_before(script, call, library)
         else:
             continue
         if reader:
@@ -345,8 +347,13 @@ def _ineffective(script: Script, call: Call, reader: Call, name: str) -> Finding
 
 
 def _late(script: Script) -> list[tuple[Call, Call]]:
-    """NCCL's variables that are set once a communicator is there, as a rank comes to them."""
+    """Variables that are set once they were read, as a rank comes to both, in whatever functions: NCCL's once a
+    communicator is there, the launcher's once the group is, CUDA_VISIBLE_DEVICES once CUDA is used.
+    """
     reader: Call | None = None
+    set_before: set[str] = set()  # a function that is called twice
+    start: Call | None = None
+    used: Call | None = None
     by_place: dict[str, tuple[Call, Call]] = {}
     for call in script.trace:
         plain = all(guard.kind in ("main", "group") for guard in call.guards)
@@ -357,11 +364,29 @@ def _late(script: Script) -> list[tuple[Call, Call]]:
             and not call.name.endswith(_NO_COMMUNICATOR)
         ):
             reader = call
-        of_nccl = call.arguments.get("0", "").strip("'\"").startswith("NCCL_")
+        start = call if start is None and plain and call.name == INIT else start
+        used = call if used is None and plain and _uses_cuda(call) else used
+        name = call.arguments.get("0", "").strip("'\"")
+        of_nccl = name.startswith("NCCL_")
         set_by_all = call.name == "os.environ.set" and not any(guard.kind == "rank" for guard in call.guards)
         if of_nccl and set_by_all and reader is not None:
             by_place.setdefault(call.place, (call, reader))
+        early = (
+            set_by_all and not any(guard.kind == "other" for guard in call.guards) and call.place not in set_before
+        )
+        set_before |= {call.place} if call.name == "os.environ.set" and used is None and start is None else set()
+        if early and name == "CUDA_VISIBLE_DEVICES" and used is not None:
+            by_place.setdefault(call.place, (call, used))
+        of_launcher = re.match(r"MASTER_|TORCH_NCCL_|WORLD_SIZE$|RANK$", name)
+        if early and of_launcher and start is not None and _reads(start, name):
+            by_place.setdefault(call.place, (call, start))
     return [*by_place.values()]
+
+
+def _uses_cuda(call: Call) -> bool:
+    """Whether it begins to use CUDA for certain."""
+    to_gpu = call.name == ".to" and {*numbers(call, "0", "device")} & {"'cuda'", "'cuda:0'"}
+    return call.name in ("torch.cuda.set_device", "torch.cuda.current_device", ".cuda") or bool(to_gpu)
 
 
 def _before(script: Script, call: Call, wanted: Callable[[str], bool]) -> Call | None:
@@ -387,6 +412,12 @@ def _reads(init: Call, name: str) -> bool:
     return "env://" in method and not {"*", "store", *given} & {*init.arguments}
 
 
+# Library -> variables that it reads as it is imported, and not again.
+_AT_IMPORT = {
+    "torch": r"(?:OMP|MKL|OPENBLAS|NUMEXPR)_NUM_THREADS|KMP_\w+|GOMP_\w+|TORCH_CPP_LOG_LEVEL",
+    "huggingface_hub": r"HF_(?:HOME|ENDPOINT|HUB_CACHE|HUB_OFFLINE|DATASETS_CACHE|DATASETS_OFFLINE"
+    r"|HUB_ENABLE_HF_TRANSFER)|TRANSFORMERS_(?:CACHE|OFFLINE)|HUGGINGFACE_HUB_CACHE",
+}
 _BEGINS = re.compile(
     r"torch\.cuda\.(?:is_available|set_device|init|current_device|get_device_\w+|synchronize)$|\.cuda$"
 )
@@ -403,16 +434,22 @@ def _cuda_before(script: Script, call: Call, begins: re.Pattern[str]) -> Call | 
     return next((call for call in earlier if begins.search(call.name)), None)
 
 
-def _import_before(script: Script, call: Call) -> Call | None:
-    """torch's own import reads it, in the script itself."""
+def _read_by(name: str) -> str:
+    """The library whose import reads the variable; empty where none is known."""
+    return next((library for library, names in _AT_IMPORT.items() if re.fullmatch(names, name)), "")
+
+
+def _import_before(script: Script, call: Call, library: str) -> Call | None:
+    """The import that reads it, in the script itself."""
     if call.file != script.files[0].name or call.function != f"{call.file}:":
         return None
+    libraries = ("transformers", "datasets", "huggingface_hub") if library == "huggingface_hub" else (library,)
     earlier = [
         before
         for before in in_function(script, call.function)
         if before.line < call.line and before.guards == call.guards[: len(before.guards)]
     ]
-    return next((call for call in earlier if call.name == "import" and call.arguments.get("0") == "torch"), None)
+    return next((call for call in earlier if call.name == "import" and call.arguments.get("0") in libraries), None)
 
 
 def _before_it(script: Script, call: Call, reader: Call) -> Remedy:

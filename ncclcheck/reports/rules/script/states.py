@@ -73,9 +73,9 @@ def one_writer(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The call is reached from the first line under no condition but on the progress of the training, and no rank
-    stands in its path. It is a note where the condition is an option that the script declares, such as
-    `args.output_dir`: some scripts empty it on other ranks. Scripts whose library saves (Lightning, Accelerate,
-    Trainer, DeepSpeed) are not judged.
+    stands in its path. It is a note where the call was not come to as the script was followed, and where the
+    condition is an option that the script declares, such as `args.output_dir`: some scripts empty it on other
+    ranks. Scripts whose library saves (Lightning, Accelerate, Trainer, DeepSpeed) are not judged.
 
     ## Fix
     - **you** save on rank 0 only, with what copies or reads the file, and let the others wait in a barrier before
@@ -116,6 +116,13 @@ def one_writer(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[_on_rank_0(script, call)],
             )
+        elif not ways and script.trace:
+            yield note(
+                here(call),
+                "all ranks save to one path, if they come here",
+                evidence=[written(script, call)],
+                fix=[_on_rank_0(script, call)],
+            )
         else:
             yield warn(
                 here(call),
@@ -153,7 +160,7 @@ def _by_all(script: Script) -> Iterator[Call]:
         progress = all(_is_alike(guard) or (_OF_TIME.search(guard.text) and not _OF_FILE.search(guard.text))
                        for guard in others)  # fmt: skip
         one_path = not {"rank", "local", "byrank"} & {*way.values.get("path", "").split()}
-        if progress and one_path and _is_path(call) and _names_no_rank(way):
+        if progress and one_path and _is_path(call) and not any(_OF_ONE.search(guard.text) for guard in others):
             yield call
             return
 
@@ -219,6 +226,9 @@ def _on_rank_0(script: Script, call: Call) -> Remedy:
     if any(call.first <= inner.line <= call.last and collective(script, inner) for inner in inside):
         return edited(script, "Gather the state on all ranks, and save it on rank 0 only.", call.file, None)
     text = "Save on rank 0 only."
+    if any(inner.name.endswith("destroy_process_group") and inner.line < call.line for inner in inside):
+        text = "Save before the group is destroyed, on rank 0 only."
+        return edited(script, text, call.file, None)
     line = line_of(script, call.file, call.line)
     name = next(
         (c.on for c in script.calls if c.file == call.file and c.name.startswith("torch.distributed.")), ""
@@ -350,7 +360,8 @@ def prefixes(script: Script) -> Iterator[Finding]:
     ## How we know
     In one function the variable loads a state before it is wrapped in DistributedDataParallel and gives one to
     `torch.save` after it; no file speaks of `module.`. Or the state of a wrapped model stands under a key that
-    another model loads in the same file, and nothing there takes `module.` away.
+    another model loads in the same file, and nothing there takes `module.` away. It is a note where nothing in the
+    script loads a state: whoever loads the file must take the prefix away.
 
     ## Fix
     - **you** save `model.module.state_dict()`.
@@ -362,7 +373,10 @@ def prefixes(script: Script) -> Iterator[Finding]:
     if finding := _by_path(script):
         yield finding
         return
-    yield from _under_keys(script, calls)
+    under_keys = [*_under_keys(script, calls)]
+    yield from under_keys
+    if not under_keys and (found := _never_loaded(script)):
+        yield found
     if says(script, "module.", "module", "consume_prefix_in_state_dict_if_present", "_orig_mod."):
         return
     for wrap in calls:
@@ -405,6 +419,24 @@ def _by_path(script: Script) -> Finding | None:
                 owner="job",
                 evidence=[written(script, save), written(script, call)],
                 fix=[you(f"Load it into {call.on}.module.")],
+            )
+    return None
+
+
+def _never_loaded(script: Script) -> Finding | None:
+    """The state of a wrapped model that is saved for others: nothing here loads one."""
+    if says(script, "module", "module.", "consume_prefix_in_state_dict_if_present") or any(
+        call.name.endswith("load_state_dict") for call in script.calls
+    ):
+        return None
+    for call in script.trace:
+        states = {tag.partition("@")[0] for tag in tags(call, "0") if tag.startswith("state:")}
+        if call.name == "torch.save" and states & {"state:ddp"} and states <= {"state:ddp", "state:optimizer"}:
+            return note(
+                here(call),
+                "the state is that of the wrapper: its names begin with module., which a bare model does not know",
+                evidence=[written(script, call)],
+                fix=[you("Save model.module.state_dict().")],
             )
     return None
 

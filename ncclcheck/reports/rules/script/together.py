@@ -131,9 +131,11 @@ def conditional(script: Script) -> Iterator[Finding]:
                 fix=[_outdented(script, call, guard)],
             )
         elif guard and guard.branch != "rest" and (name := gathers(script, call)):
+            waits = "save_checkpoint" in name  # Lightning's own ends in a barrier, whatever the strategy
+            why = "it ends in a barrier" if waits else "with FSDP or ZeRO all ranks must enter it"
             yield note(
                 here(call),
-                f"{name} stands under a condition on the rank: with FSDP or ZeRO all ranks must enter it",
+                f"{name} stands under a condition on the rank: {why}",
                 evidence=[written(script, call), seen(f"{call.file}:{guard.line}", _shown(guard))],
             )
     yield from _side_by_side(script, named)
@@ -307,7 +309,7 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
         after = [
             backward for backward in passes if backward.function == call.function and _comes_after(backward, call)
         ]
-        if not after or _is_agreed(script, call):
+        if not after or _is_agreed(script, call) or not _sees_own(script, after):
             continue
         yield warn(
             here(call),
@@ -320,6 +322,14 @@ def _fewer_steps(script: Script) -> Iterator[Finding]:
             ],
             fix=[you("Reduce the loss over all ranks before it is tested, so that all leave or none.")],
         )
+
+
+def _sees_own(script: Script, passes: list[Call]) -> bool:
+    """Whether each rank has other samples in these steps, or it is not known; with the same ones all agree."""
+    places = {call.place for call in passes}
+    ways = [way for way in script.trace if way.name == ".backward" and way.place in places]
+    known = [way for way in ways if "from:loader" in way.values.get("on", "")]
+    return len(known) < len(ways) or not ways or any("own" in tags(way, "on") for way in known)
 
 
 def _swallowed(script: Script) -> Iterator[Finding]:

@@ -13,7 +13,6 @@ from ncclcheck.reports.subjects.script.scripts import (
     edited,
     here,
     line_of,
-    reached,
     script_rule,
     written,
 )
@@ -116,7 +115,10 @@ def optimized(script: Script) -> Iterator[Finding]:
     PyTorch documentation, torch.distributed.fsdp.FullyShardedDataParallel, "The optimizer must be initialized
     after the module has been wrapped"; fully_shard.
     """
-    if any(call.name.startswith(("deepspeed.", "accelerate.")) for call in reached(script)):
+    prepared = [
+        call for call in script.trace if call.name.startswith(".prepare") or call.name.startswith("deepspeed.")
+    ]
+    if any("*" in call.arguments or not _is_of_loaders(call) for call in prepared):
         return
     made = [
         (at, call)
@@ -139,6 +141,12 @@ def optimized(script: Script) -> Iterator[Finding]:
                 fix=[you("Make it after the model is wrapped.")],
             )
             return
+
+
+def _is_of_loaders(call: Call) -> bool:
+    """Whether a library is given loaders alone, and neither model nor optimizer."""
+    given = [text for key, text in call.values.items() if key.isdecimal()]
+    return bool(given) and all(text.startswith("loader@") or " loader@" in text for text in given)
 
 
 def _makes(call: Call) -> bool:

@@ -42,9 +42,9 @@ def stay_finite(cluster: Cluster) -> Iterator[Finding]:
     wrong results
 
     ## How we know
-    Each tensor that an operation gives in the forward pass is looked at, with your line that called it: the first
+    Each tensor that an operation gives in the forward pass is examined, with your line that called it: the first
     NaN that came from numbers is named, else the first infinity (masks of -inf are no fault: they count only where
-    the loss is not finite). Looked at as well are the batch, what goes into backward(), gradients as the optimizer
+    the loss is not finite). Examined as well are the batch, what goes into backward(), gradients as the optimizer
     gets them, and weights after its step. Up to 20 steps; a fault that comes later is not seen. A loss that is
     not finite while weights stay finite is a note: the step leaves it out, or a GradScaler does.
 

@@ -27,8 +27,9 @@ def entered(cluster: Cluster, fact: Entered) -> Iterator[Finding]:
 
     ## How we know
     In the first passes, and with `--step` in each step that is tried (20 at most), all ranks exchange which
-    collective they are about to enter, and from which line, before any of them enters it. Collectives of a group
-    of some ranks are not followed. The first backward pass counts as one: DDP averages in it.
+    collective they are about to enter, of how many elements, and from which line, before any of them enters it.
+    Collectives of a group of some ranks are not followed. The first backward pass counts as one: DDP averages in
+    it.
 
     ## Fix
     - **you** call the collective on every rank; what only some ranks contribute is a zero on the others.
@@ -39,20 +40,47 @@ def entered(cluster: Cluster, fact: Entered) -> Iterator[Finding]:
     if {"none", "backward"} <= {call.name for call in fact.calls}:
         yield _no_backward(cluster, fact)
         return
+    if len({call.name for call in fact.calls}) == 1:
+        yield _sizes(cluster, fact)
+        return
     odd = fact.ranks[0] if fact.ranks else 0
     calls = [call for call in fact.calls if call.lines]
-    text = "; ".join(f"rank {rank} in {call}" for rank, call in enumerate(fact.entered[:4]))
+    text = "; ".join(f"rank {rank} in {call.where}" for rank, call in enumerate(fact.calls[:4]))
     when = f"in step {fact.step} of the given steps " if fact.step else ""
     yield fail(
         place(cluster, odd) if len(fact.ranks) == 1 and len(fact.entered) > 2 else Where(),
         f"{when}ranks enter different collectives: {text}",
         why="A collective ends on no rank before all have entered it: the job hangs, or mixes up numbers.",
         owner="job",
-        evidence=[seen(f"rank {rank}", call) for rank, call in enumerate(fact.entered[:8])],
+        evidence=[seen(f"rank {rank}", call.where) for rank, call in enumerate(fact.calls[:8])],
         fix=[
             _alone(calls[0])
             if _of_rank_0(fact)
             else _together(calls[0] if calls else EnteredCollective("the collective"))
+        ],
+    )
+
+
+def _sizes(cluster: Cluster, record: Entered) -> Finding:
+    """As where each rank has as many masked tokens, or boxes, as its own batch holds."""
+    first = record.calls[0]
+    sizes = ", ".join(f"{call.size} on rank {rank}" for rank, call in enumerate(record.calls[:4]))
+    when = f"in step {record.step} of the given steps " if record.step else ""
+    return fail(
+        place(cluster, record.ranks[0]) if len(record.ranks) == 1 and len(record.entered) > 2 else Where(),
+        f"{when}ranks enter {first.name} with different sizes: {sizes}",
+        why="It takes as much from each rank: NCCL hangs or writes past an end, gloo ends the job.",
+        owner="job",
+        evidence=[seen(f"rank {rank}", call) for rank, call in enumerate(record.entered[:8])],
+        fix=[
+            you(
+                f"At {first.lines[0] if first.lines else 'that line'} give all ranks the same size: exchange the "
+                "lengths first, and fill up to the longest.",
+                "lengths = [torch.zeros(1, dtype=torch.long) for _ in range(dist.get_world_size())]\n"
+                "dist.all_gather(lengths, torch.tensor([len(x)]))\n"
+                "most = int(max(lengths))\n"
+                "x = torch.cat([x, x.new_zeros(most - len(x), *x.shape[1:])])  # and cut to lengths afterwards",
+            )
         ],
     )
 

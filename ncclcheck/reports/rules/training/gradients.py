@@ -271,7 +271,9 @@ def every_parameter_gets_a_gradient(cluster: Cluster, fact: Unused) -> Iterator[
                 for parameter in always
                 if (parameter.name in later, not parameter.everywhere) == (reached, somewhere)
             ]
-            if unused and not (harmless and reached):
+            # DDP knows nothing of a pass that reaches none of them, as of a discriminator beside the wrap.
+            apart = reached and fact.count == fact.parameters and not somewhere
+            if unused and not (harmless and reached) and not apart:
                 yield _tolerated(cluster, unused) if harmless else _unused(cluster, fact, unused, reached)
 
 

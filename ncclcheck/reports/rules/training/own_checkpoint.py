@@ -29,7 +29,7 @@ _GENERATORS = (
     commands=("smoke",),
 )
 @checked("own_checkpoint")
-def own_checkpoint(_cluster: Cluster, checkpoint: OwnCheckpoint) -> Iterator[Finding]:
+def own_checkpoint(cluster: Cluster, checkpoint: OwnCheckpoint) -> Iterator[Finding]:
     """
     ## What
     The functions given with `--checkpoint-save` and `--checkpoint-load`, called on every rank as
@@ -69,22 +69,30 @@ def own_checkpoint(_cluster: Cluster, checkpoint: OwnCheckpoint) -> Iterator[Fin
     others = [lost for lost in checkpoint.lost if lost not in losts]
     if not checkpoint.off:
         others = [lost for lost in others if lost.how != "value" or "." not in lost.name]  # of meters and logs
+    elif not losts:  # a number that the step counts in a global explains it
+        others.sort(key=lambda lost: lost.kind != "global")
     if checkpoint.replaced and not losts:
         pass  # whatever else differs follows from it
     elif losts or checkpoint.off:
         lost = losts or others
+        some = _some_only(checkpoint, cluster.job.ranks)
         end = f"{checkpoint.parameter} is off by {checkpoint.off:.2g} of its norm {checkpoint.steps} steps later"
         yield (fail if weights and checkpoint.off > _ROUNDED else warn)(
             Where(),
-            f"a run resumed by the given functions is not the one that was saved: {_said(lost)}"
+            f"the given load function restores nothing on {ranks(some)}: {_said(lost)} there"
+            if some
+            else f"a run resumed by the given functions is not the one that was saved: {_said(lost)}"
             + (f"; {end}" if checkpoint.off else ""),
-            why="What is not restored begins anew after every restart of the job.",
+            why="DDP hands out weights when it wraps the model, and never again: what is loaded later on some "
+            "ranks only makes the ranks train different models from the resume on."
+            if some
+            else "What is not restored begins anew after every restart of the job.",
             owner="job",
             evidence=[
                 *(seen(lost.name, f"is another after loading, on {ranks(lost.ranks)}") for lost in lost[:_SHOWN]),
                 seen("parameters after further steps", end if checkpoint.off else "are the same"),
             ],
-            fix=[_fix(lost)],
+            fix=[_on_every_rank(some) if some else _fix(lost)],
         )
     elif others:
         text = f"not restored by the given functions, without an effect on parameters: {_names(others)}"
@@ -104,6 +112,21 @@ def own_checkpoint(_cluster: Cluster, checkpoint: OwnCheckpoint) -> Iterator[Fin
     if same and not checkpoint.unseeded and not checkpoint.together:
         text = f"{checkpoint.steps} steps after loading are those of the run that saved"
         yield fine(Where(), text, seen("the given checkpoint functions", text))
+
+
+def _some_only(checkpoint: OwnCheckpoint, world: int) -> list[int]:
+    """The ranks that have other weights after loading, where others have all of theirs."""
+    apart = {rank for lost in checkpoint.lost if lost.kind == "weight" for rank in lost.ranks}
+    return sorted(apart) if len(apart) < world else []
+
+
+def _on_every_rank(some: Sequence[int]) -> Remedy:
+    return you(
+        f"Read the checkpoint on every rank, or before the model is wrapped: {ranks(some)} came past the load.",
+        "saved = torch.load(path, map_location='cpu')  # on every rank",
+        "model.module.load_state_dict(saved['model'])",
+        "state['optimizer'].load_state_dict(saved['optimizer'])",
+    )
 
 
 def _replaced(checkpoint: OwnCheckpoint) -> Finding:
@@ -166,6 +189,14 @@ def _fix(lost: Sequence[LostState]) -> Remedy:
             "and strict=False hides it.",
             "saved['model'] = model.module.state_dict()",
             "model.module.load_state_dict(saved['model'])  # strict",
+        )
+    if first.kind == "global":
+        return you(
+            f"Save {first.holder}, a global variable, with the rest, and set it on every rank: a new process "
+            "begins with what its module says.",
+            f"saved['{first.holder}'] = {first.holder}",
+            f"global {first.holder}",
+            f"{first.holder} = saved['{first.holder}']",
         )
     if first.kind == "attribute":
         name = first.name.rpartition(".")[2]

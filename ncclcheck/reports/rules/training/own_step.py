@@ -175,7 +175,7 @@ def _by_tokens(cluster: Cluster) -> bool:
 def _beside(cluster: Cluster, apart: list[DifferingTensor]) -> Finding:
     """Trained by an optimizer of the step, and no part of the model that was wrapped."""
     parameter, module = apart[0], apart[0].name.partition(".")[0]
-    return warn(
+    return fail(
         place(cluster, parameter.ranks[0]),
         f"{parameter.name} is trained beside the wrapped model, and is another on "
         f"{ranks(parameter.ranks, parameter.count)}",

@@ -35,7 +35,7 @@ def every_sample_once(cluster: Cluster, samples: EpochSamples) -> Iterator[Findi
     The indices that the samplers of all ranks give in one epoch, counted over all ranks.
 
     ## Why it matters
-    Without a sampler that shares out, every rank reads all: W GPUs do the work of one, and the loss looks normal.
+    Without a sampler that shares out, every rank reads all: W GPUs do the work of one, and the loss seems normal.
     Shards that leave samples out train on less than was collected.
 
     ## Seen as
@@ -202,7 +202,7 @@ def equally_many_batches(cluster: Cluster, lengths: Lengths) -> Iterator[Finding
 
     ## Why it matters
     The rank that has fewer leaves the loop first; the others wait in their next collective until the timeout. It
-    looks like a network that hangs at the end of an epoch.
+    is like a network that hangs at the end of an epoch.
 
     ## Seen as
     hangs, wrong results

@@ -207,7 +207,9 @@ def _starved(measured: Steps, row: StepRow) -> Finding:
         f"rank {row.fact.rank} has no core for {share}, the others need less time",
         why="Something else computes on its node: all ranks wait for it.",
         owner="node",
-        evidence=[seen("/proc/self/task/*/schedstat, twin steps", f"{share}; next to nothing is expected")],
+        evidence=[
+            seen("/proc/self/task/*/schedstat, steps without collectives", f"{share}; next to nothing is expected")
+        ],
         fix=[
             you("Give the job its cores: fewer loader workers, or --cpus-per-task."),
             admin("See what else runs on the node.", "top -b -n 1 | head -20"),

@@ -24,6 +24,7 @@ _JOBS = ("smoke",)
         "TRN030",
         "TRN032",
         "TRN034",
+        "TRN027",
     ),
     commands=_JOBS,
 )

@@ -168,6 +168,7 @@ def _other_parameters(cluster: Cluster, agreement: Agreement) -> Finding:
         "TRN030",
         "TRN004",
         "TRN034",
+        "TRN027",
     ),
     commands=_JOBS,
 )

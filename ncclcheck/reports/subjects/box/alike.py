@@ -10,12 +10,13 @@ from ncclcheck.reports.subjects.box.failure import BoxFailure, frames
 
 # Seconds between them: a launcher ends the others within a second or two of the first.
 _AT_ONCE_S = 2.0
-_NUMBER = re.compile(r"[-+]?\d[\d.]*(?:e[-+]?\d+)?|0x\w+")
+_NUMBER = re.compile(r"0x\w+|[-+]?\d[\d.]*(?:e[-+]?\d+)?")
 NOT_FINITE = re.compile(r"(?i)(?<![\w.])[-+]?(?:nan|inf)(?![\w])")
 _ABOUT = re.compile(r"(?i)\b(?:nans?|inf|infinite|infinity|(?:non-?)?finite|overflow\w*|diverge\w*)\b")
 _WHOLE = re.compile(r"(?<![\w.])\d+(?![\w.]*\d)")
 _LIST = re.compile(r"[\[(]([^\[\]()]*)[\])]")
 _MOST_LIKE = 3  # ranks: of two that differ none is the odd one
+_SAID = 120  # characters of what one of them said: chosen, two fit on two lines
 _PRINTED = "printed before, by it alone"
 
 
@@ -42,7 +43,7 @@ def _same(failure: BoxFailure, first: BoxFailure) -> bool:
 
 def source(same: Sequence[BoxFailure]) -> tuple[BoxFailure, str, str] | None:
     """The one rank of them from which it came, how that is known, and the words of it."""
-    return _by_names(same) or _by_lines(same) or _by_values(same)
+    return _by_names(same) or _by_lines(same) or _by_values(same) or _by_words(same)
 
 
 def _by_names(same: Sequence[BoxFailure]) -> tuple[BoxFailure, str, str] | None:
@@ -107,6 +108,36 @@ def _by_values(same: Sequence[BoxFailure]) -> tuple[BoxFailure, str, str] | None
             if odd is not None:
                 return odd, "by the list in its words", f"rank {rank} has {values[rank]}, and all others {usual}"
     return None
+
+
+def _by_words(same: Sequence[BoxFailure]) -> tuple[BoxFailure, str, str] | None:
+    """By numbers in what each of them says, where all ranks but one say the same, such as how much each has."""
+    if len(same) < max(_MOST_LIKE, same[0].box.world) or any(failure.raised is None for failure in same):
+        return None
+    messages = [failure.raised.message for failure in same if failure.raised is not None]
+    odd = {at for column in _columns(messages) if (at := _alone(column)) is not None}
+    if len(odd) != 1:
+        return None
+    [at] = odd
+    usual = next(message for other, message in enumerate(messages) if other != at)
+    words = f"{_line(messages[at])}; rank {same[at - 1 if at else 1].rank}, as all others: {_line(usual)}"
+    return same[at], "by what the ranks say, all others the same", words
+
+
+def _columns(messages: Sequence[str]) -> Iterator[tuple[str, ...]]:
+    """What stands in the same place of each, where it is a number; addresses in memory are none."""
+    numbers = [[number for number in _NUMBER.findall(words) if "0x" not in number] for words in messages]
+    yield from zip(*numbers, strict=len({*map(len, numbers)}) == 1)
+
+
+def _alone(column: tuple[str, ...]) -> int | None:
+    """Where one value differs and all others are one: not their own numbers, as those of ranks are."""
+    usual, count = Counter(column).most_common(1)[0]
+    return next(at for at, value in enumerate(column) if value != usual) if count == len(column) - 1 else None
+
+
+def _line(message: str) -> str:
+    return " ".join(message.split())[:_SAID]
 
 
 def _printed(failure: BoxFailure) -> Iterator[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
@@ -20,15 +21,17 @@ Kind = Literal[
 ]  # fmt: skip
 
 _BUILD = re.compile(r"^\[\S+:\d+\] ?")  # the line of torch's own source
-_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>|torch/")
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|/site/sitecustomize\.py|<frozen|<string>|torch/")
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _TRACEBACK = "Traceback (most recent call last)"
+LAUNCHER = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun")
 _PLACE = re.compile(r"^(.+):(\d+|\?+) in (.+)$")
 # Of a process that is said to work: cores in use in the last seconds. Chosen: one that waits in gloo has 0.02 of a
 # core, and where more processes work than there are cores each has a part of one.
 _BUSY, _LOOKS_S = 0.15, 5.0
 _TORCH = re.compile(r"\btorch/.*:\d+ in (\w+)$")
 _AROUND = ("wrapper", "decorate_context", "_fn", "inner", "_wrapped_call_impl", "_call_impl", "__call__")
+_PYTHON = re.compile(r"python|pt_main|pt_data")
 _ABORTED = 200  # characters of what a program printed as it aborted
 
 
@@ -37,7 +40,7 @@ class BoxFailure(NamedTuple):
 
     number: of the signal, or of the Xid. gpu: NVML's index. alike: the ranks that raised the same at once, where
     there are several. detail: in words, what is known beside the kind; told_by: by what. sent: its signal,
-    by another process of the job.
+    by another process of the job; maybe: which may have sent it, in words.
     """
 
     t: float
@@ -54,6 +57,7 @@ class BoxFailure(NamedTuple):
     detail: str = ""
     told_by: str = ""
     sent: BoxSent | None = None
+    maybe: str = ""
 
     @property
     def rank(self) -> int:
@@ -86,8 +90,19 @@ class BoxFailure(NamedTuple):
             return f"rank {self.rank} on {host}"
         if process is not None and process.role == "root":
             return f"COMMAND (pid {process.pid}) on {host}"
+        if process is not None and process.command:
+            return f"{program(process)} on {host}"
         pid = process.pid if process is not None else self.raised.pid if self.raised is not None else 0
         return f"pid {pid} on {host}" if pid else host
+
+
+def program(process: BoxProcess) -> str:
+    """`bash night.sh (pid 20437)`, `the launcher (torchrun, pid 20436)`."""
+    words = [word.rpartition("/")[2] for word in process.command.split()]
+    launcher = next((word for word in words if LAUNCHER.search(word)), "")
+    if launcher:
+        return f"the launcher ({launcher}, pid {process.pid})"
+    return f"{' '.join(words)[:60]} (pid {process.pid})"
 
 
 def frames(failure: BoxFailure) -> list[str]:
@@ -160,7 +175,8 @@ def _was_in(failure: BoxFailure) -> str:
     """Where it was, and whether it worked there."""
     at = next(iter(frames(failure)), "")
     busy = " busy" if is_busy(failure) else ""
-    return f": it was{busy} in {short(at)}" if at else ": it was busy" if busy else ""
+    runs = "" if busy else _still_runs(failure)
+    return f": it was{busy} in {short(at)}{runs}" if at else ": it was busy" if busy else ""
 
 
 def is_busy(failure: BoxFailure) -> bool:
@@ -173,15 +189,50 @@ def is_busy(failure: BoxFailure) -> bool:
     return bool(last) and sum(last) / len(last) > _BUSY
 
 
+def _bus(failure: BoxFailure) -> str:
+    """Which memory that is a file was gone, as SIGBUS ended it."""
+    mapped = failure.process.mapped if failure.process is not None else ""
+    return f": {in_line(mapped)}" if mapped and failure.number == signal.SIGBUS else ""
+
+
+def _port(raised: BoxRaised, box: Box) -> str:
+    """Which port was taken, and by whom."""
+    if not raised.port:
+        return ""
+    holder = next((process for process in box.processes if process.pid == raised.holder), None)
+    who = in_line(raised.holds)[:40]
+    if holder is not None and holder.role in ("rank", "helper") and holder.rank >= 0:
+        who = f"{'a worker of ' if holder.role == 'helper' else ''}rank {holder.rank}"
+    held = f", on which {who} (pid {raised.holder}) listens" if raised.holder else ""
+    return f" (port {raised.port}{held})"
+
+
+def _still_runs(failure: BoxFailure) -> str:
+    """The program that a rank had started and that had not ended, where it is one."""
+    process = failure.process
+    below = [
+        child
+        for child in failure.box.processes
+        if process is not None
+        and child.parent == process.pid
+        and child.born < failure.t
+        and (child.gone is None or child.gone > failure.t)
+        and not _PYTHON.search(child.command)
+    ]
+    return f", while {program(below[0])}, which it had started, ran" if len(below) == 1 else ""
+
+
 def what(failure: BoxFailure) -> str:
     """What happened to it, in a few words."""
     status = failure.process.status if failure.process is not None else None
-    code = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else failure.box.status
+    asked = failure.process.code if failure.process is not None else 0
+    ended_with = os.WEXITSTATUS(status) if status is not None and os.WIFEXITED(status) else failure.box.status
+    code = asked or ended_with
     aborted = in_line(failure.process.aborted)[:_ABORTED] if failure.process is not None else ""
     words: dict[Kind, str] = {
         "memory": "was killed by the kernel for want of memory",
         "killed": f"was ended by {signal_name(failure.number)}",
-        "crashed": f"crashed: {signal_name(failure.number)}{f': {aborted}' if aborted else ''}",
+        "crashed": f"crashed: {signal_name(failure.number)}{f': {aborted}' if aborted else ''}{_bus(failure)}",
         "left": f"ended with exit code 0{_leaves(failure)} while others went on",
         "exit": f"ended with exit code {code}"
         + (
@@ -203,5 +254,7 @@ def what(failure: BoxFailure) -> str:
         return words[failure.kind]
     beside = f" (in its thread {in_line(failure.raised.thread)[:60]})" if failure.raised.thread else ""
     beside += f" (which it caught, and left with exit code {failure.raised.code})" if failure.raised.code else ""
-    beside += " (as all ranks; it began in this one)" if failure.told_by else ""
-    return in_words(failure.raised) + beside
+    if failure.told_by:
+        alone = "it alone differs" if failure.told_by.startswith("by ") else "it began in this one"
+        beside += f" (as all ranks; {alone})"
+    return in_words(failure.raised) + _port(failure.raised, failure.box) + beside

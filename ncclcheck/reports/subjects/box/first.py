@@ -209,6 +209,9 @@ def _died(box: Box, process: BoxProcess) -> BoxFailure:
     oom = _oom_at(box, process, at) if number == signal.SIGKILL else None
     if oom is not None:
         return BoxFailure(at, "memory", box, process, oom=oom, number=number)
+    if process.code and process.asked is not None and number in (0, *_POLITE):
+        # Its launcher may end it as it leaves, or see its end late.
+        return BoxFailure(min(at, process.asked), "exit", box, process)
     silent = not number and not process.left_at
     error = next((line for line in reversed(process.printed) if silent and _ERROR.match(line)), "")
     return BoxFailure(at, _kind(number), box, process, number=number, of_others=number in _POLITE, detail=error)

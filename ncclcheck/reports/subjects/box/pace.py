@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
@@ -18,11 +19,14 @@ _BEFORE_S, _LEAST_S = 8.0, 15.0
 _LEAST_BINS = 4  # before the change and after it: chosen, of fewer a median is one look
 _TRAINS = 0.3  # of the busiest tenth's traffic: less is the start, before there are steps
 _SLOWER = 0.6  # of the traffic before: a step takes two thirds longer, which no user overlooks
+_WRITES = 0.25  # share of looks at which a rank had written something, for its pace to be known
 _STALLED = 0.005  # of it: that is no slow job but one that stands still
 _STANDS_OUT = 0.25  # share of looks by which one rank is busier than all the others, now and since the change
 _BUSY = 0.5  # share of looks in which the busiest rank is busy: chosen, less is no rank that all wait for
 _CLOCK, _CLOCK_OTHERS = 0.85, 0.95  # of the clock before; what GPUs in the same room may vary by
 _WAITS_TO_SEND = 0.5  # share of looks with unsent data
+_CORES = 0.05  # by which what a rank uses must differ to be told: it is shown with one digit
+_PID = re.compile(r"(?:\w\[|[Pp]rocess )(\d+)")
 _NEAR_S = 60.0  # of the change: what the kernel or a counter said then may be why
 
 
@@ -52,7 +56,9 @@ _Series = list[tuple[Sequence[BoxSample], Sequence[float]]]  # of each node of i
 def slow(cluster: Cluster) -> SlowSince | None:
     """None where the job kept its pace, or where nobody stands out."""
     boxes = [box for box in cluster.measurements.boxes if len(box.samples) > 2 * _LEAST_BINS]
-    for change in (_of_ranks(boxes), _change(boxes, [_traffic(boxes)])):
+    # Where the ranks' own pace is known, what goes over the node's wires besides says nothing of it.
+    traffic = None if _all_write(boxes) else _change(boxes, [_traffic(boxes)])
+    for change in (_of_ranks(boxes), traffic):
         culprit = _culprit(boxes, change) if change is not None else None
         if change is not None and culprit is not None:
             box, process, what = culprit
@@ -80,6 +86,21 @@ def _of_ranks(boxes: Sequence[Box]) -> _PaceChange | None:
     return _change(boxes, ranks) if len(ranks) > 1 else None
 
 
+def _all_write(boxes: Sequence[Box]) -> bool:
+    """Whether each rank writes something all the time, as those on gloo do."""
+    ended = _ended(boxes)
+    shares = []
+    for box in boxes:
+        for process in box.processes:
+            if process.role == "rank":
+                looks = [
+                    wrote for sample, wrote in zip(box.samples, process.wrote, strict=False) if sample.t < ended
+                ]
+                first = next((at for at, wrote in enumerate(looks) if wrote), len(looks))
+                shares.append(fmean([float(wrote > 0) for wrote in looks[first:]] or [0.0]))
+    return len(shares) > 1 and min(shares) > _WRITES
+
+
 def _change(boxes: Sequence[Box], each: Sequence[_Series]) -> _PaceChange | None:
     """When the bytes a second of each became fewer for good: every step sends the same."""
     begun, ended = min((b.started for b in boxes), default=0.0), _ended(boxes)
@@ -94,6 +115,9 @@ def _change(boxes: Sequence[Box], each: Sequence[_Series]) -> _PaceChange | None
     # One alone is a burst of the start.
     first = next((at for at, both in enumerate(itertools.pairwise(trains)) if all(both)), 0)
     rates, start = rates[first:], begun + first * width
+    while rates and rates[-1] <= _STALLED * high:  # one long wait at the end is no slow step
+        rates.pop()
+    ended = min(ended, start + len(rates) * width)
     least = max(_LEAST_BINS, int(_LEAST_S / width))
     splits = range(max(_LEAST_BINS, int(_BEFORE_S / width)), len(rates) - least + 1)
     logs = [
@@ -211,6 +235,7 @@ def _changes(box: Box, process: BoxProcess | None, change: _PaceChange) -> Itera
     )
     if process is not None and process.cores:
         before, after = _both(box, change, process.cores)
+    if process is not None and process.cores and abs(after - before) >= _CORES:
         yield f"cores in use by this rank: {before:.1f} before, {after:.1f} since"
     for name, value, least, form in signs:
         before, after = _both(box, change, [value(sample) for sample in box.samples])
@@ -222,5 +247,6 @@ def _changes(box: Box, process: BoxProcess | None, change: _PaceChange) -> Itera
         if 0 < after <= _CLOCK * before:
             yield f"clock of GPU {gpu}: {before:.0f} MHz before, {after:.0f} since"
     for row in [*box.kernel, *box.network]:
-        if abs(row.t - change.t) < _NEAR_S:
+        named = {int(pid) for pid in _PID.findall(row.text)}
+        if abs(row.t - change.t) < _NEAR_S and (not named or named & {other.pid for other in box.processes}):
             yield row.text

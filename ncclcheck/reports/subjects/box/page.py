@@ -96,7 +96,9 @@ def shown(document: Document) -> list[FindingBlock]:
     """What the box itself says before what the stalled job's look and the logs say."""
     slow = [block for block in blocks(document, [State.WARN]) if block.codes[0] == _SLOW]
     failed = [*blocks(document, [State.FAIL]), *slow]
-    order = ("HNG", "BOX", "LOG") if any(block.codes[0] == "BOX008" for block in failed) else ("BOX", "HNG", "LOG")
+    locked = any(process.lock for box in document.measurements.boxes for process in box.processes)
+    looked = not locked and any(block.codes[0] == "BOX008" for block in failed)
+    order = ("HNG", "BOX", "LOG") if looked else ("BOX", "HNG", "LOG")
     known = [block for block in failed if block.codes[0][:3] in order]
     return sorted(known, key=lambda block: (order.index(block.codes[0][:3]), block.state.rank))
 

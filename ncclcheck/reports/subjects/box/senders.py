@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from ncclcheck.probes.facts import Box, BoxProcess, BoxSent
-from ncclcheck.reports.subjects.box.failure import BoxFailure, own_frames, short
+from ncclcheck.reports.subjects.box.failure import BoxFailure, own_frames, program, short
 
 # Seconds from sending it to what it ends, as that is noticed: chosen, launchers look every 0.1 s, the
 # watcher every second.
 _BEFORE_S, _AFTER_S = 5.0, 1.0
+# Seconds between the end of a script's `sleep` and what its `kill` ends, as both are seen on a loaded machine; and
+# by which an end is seen before the start of what caused it, for clocks of processes are one. Chosen.
+_WOKE_S, _SEEN_S = 0.5, 0.05
+_SLEEP = re.compile(r"(?:^|/)sleep\b")
+_SHELL = re.compile(r"^\S*\b(?:ba|da|z|k)?sh\b")
+# Programs that may end others: shells, for what a script does is not seen, and those made for it.
+_STOPS = re.compile(r"^(?:(?:ba|da|z|k)?sh|kill|pkill|killall|fuser|timeout|scancel|python[\d.]*|make|sudo)\b")
 
 
 def behind(boxes: Sequence[Box], failure: BoxFailure) -> BoxFailure:
@@ -34,7 +42,47 @@ def behind(boxes: Sequence[Box], failure: BoxFailure) -> BoxFailure:
             for got in failure.box.signals
             if got.number == failure.number and got.sender in own
         ]
-    return failure._replace(sent=fits[-1]) if fits else failure
+    return failure._replace(sent=fits[-1]) if fits else failure._replace(maybe=_perhaps(failure))
+
+
+def _perhaps(failure: BoxFailure) -> str:
+    """What of the job itself may have sent it, where nobody saw it: a shell's `kill` leaves no trace."""
+    whom, box = failure.process or failure.raised, failure.box
+    if failure.kind == "outside" and (whom is None or failure.process is not None):
+        return ""  # the wrapper knows its sender; `timeout` is one itself
+    programs = [
+        began
+        for began in box.began
+        if failure.t - _BEFORE_S <= began.t <= failure.t + _SEEN_S and _STOPS.search(began.command)
+    ]
+    if programs:
+        began = programs[-1]
+        who = f"rank {began.rank}" if began.rank >= 0 else f"process {began.pid}"
+        place = next(iter(own_frames(began.at)), "")
+        where = f" in {short(place)}" if place else ""
+        return f"`{began.command}`, which {who} had started {max(0.0, failure.t - began.t):.1f} s before{where}"
+    slept = [
+        child.parent
+        for child in box.processes
+        if _SLEEP.search(child.command)
+        and not child.status
+        and child.gone is not None
+        and failure.t - 2 * _WOKE_S < child.gone < failure.t + _WOKE_S
+    ]
+    pid = whom.pid if whom is not None else 0
+    shells = [
+        other
+        for other in box.processes
+        if other.pid != pid
+        and _SHELL.search(other.command)
+        and (other.pid in slept or (other.gone is not None and abs(other.gone - failure.t) < _WOKE_S))
+        and (other.status or 0) & 0x7F != failure.number
+        and (other.role != "root" or other.pid in slept)
+    ]
+    if not shells:
+        return ""
+    slept_too = ", whose `sleep` had just ended" if shells[-1].pid in slept else ", which ended then"
+    return f"{program(shells[-1])}{slept_too}"
 
 
 def process(failure: BoxFailure) -> BoxProcess | None:
@@ -61,5 +109,7 @@ def at(failure: BoxFailure) -> str:
 
 def words(failure: BoxFailure) -> str:
     """Behind what happened: `, which rank 2 (pid 71) sent in stop (train.py:12)`."""
+    if failure.maybe:
+        return f", perhaps by {failure.maybe}"
     where = f" in {short(at(failure))}" if at(failure) else ""
     return f", which {named(failure)} sent{where}" if failure.sent is not None else ""

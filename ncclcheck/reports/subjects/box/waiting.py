@@ -45,6 +45,8 @@ def of(cluster: Cluster, box: Box, process: BoxProcess) -> WaitingFor:
     """Of a rank that is not in the collective of the others."""
     if is_stopped(process):
         return WaitingFor("")
+    if process.lock:
+        return WaitingFor(f"for the lock file {process.lock} to go")
     live, worker = _live(cluster, box, process.pid), _worker(box, process)
     words = _as_holder(cluster, box, process.pid) or (_by_connection_or_lock(live) if live is not None else "")
     if not words and worker is not None:

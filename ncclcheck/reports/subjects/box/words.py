@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections import Counter
 from datetime import datetime, timezone
 
@@ -21,10 +22,9 @@ _MOST_THEN, _SHORT, _MOST_STACKS = 3, 60, 4
 _PID = re.compile(r"\w\[(\d+)\]:|[Pp]rocess (\d+)")
 _SHELL = re.compile(r"^\S*\b(?:ba|da|z|k)?sh\b|python|torchrun|accelerate|deepspeed|launch")
 _MOST_PLACES = 3  # that a heading names: chosen, two lines
-_SLEEP = re.compile(r"(?:^|/)sleep\b")
-_WOKE_S = 0.5  # chosen: between the end of a script's `sleep` and what its `kill` ends, on a loaded machine
 _LIMITS_S = 10.0  # chosen: between an exception and the watcher's look at its process
 _WRITES = re.compile(r"(?i)file too large|EFBIG|write|iostream|unexpected pos|SIGXFSZ|PytorchStreamWriter")
+_NEAR_S = 30.0  # chosen: between a disk's least room, as the watcher saw it, and what failed on it
 _FULL = 64 * 2**20  # bytes of room below which a disk is told of: less than a small checkpoint
 
 
@@ -50,8 +50,21 @@ def heading(fault: BoxFailure, waits: WaitingFor | None = None) -> str:
     if fault.kind == "gpu":
         return f"{fault.who}: {failure.what(fault)}"
     if fault.kind == "raised":
-        return f"{fault.who}: {failure.what(fault)}"
+        full = _full(fault)
+        return f"{fault.who}{f' could not write, {full}' if full else ''}: {failure.what(fault)}"
     return f"{fault.who} {failure.what(fault)}{senders.words(fault)}"
+
+
+def _full(fault: BoxFailure) -> str:
+    """The disk that had no room as it wrote: what torch says then is of positions in a file."""
+    told = f"{failure.what(fault)} {fault.raised.cause if fault.raised is not None else ''}"
+    if not _WRITES.search(told) or "No space" in told:
+        return ""
+    near = [room for room in fault.box.rooms if room.free < _FULL and abs(room.t - fault.t) < _NEAR_S]
+    if not near:
+        return ""
+    least = min(near, key=lambda room: room.free)
+    return f"for the disk of {least.folder} is full ({least.free / 2**20:.0f} MiB were left)"
 
 
 def _stalls(fault: BoxFailure, process: BoxProcess, waits: WaitingFor | None) -> str:
@@ -134,6 +147,9 @@ def evidence(cluster: Cluster, fault: BoxFailure) -> list[Evidence]:
 def remedies(cluster: Cluster, fault: BoxFailure) -> list[Remedy]:
     """Of a stall."""
     waited, at = waits(cluster, fault), place(fault)
+    if fault.process is not None and fault.process.lock:
+        look = "If no process builds there any more, as after one that was killed, remove the lock file."
+        return [you(look, f"rm -- {shlex.quote(fault.process.lock)}")]
     if waited is not None and waited.lock:
         return [
             you(
@@ -224,24 +240,11 @@ def _of_signal(_: Cluster, fault: BoxFailure) -> list[Evidence]:
             )
         ]
     if fault.raised is not None:
-        by = _by_a_clock(fault) or "by a process that is not known"
+        by = f"perhaps by {fault.maybe}" if fault.maybe else "by a process that is not known"
         return [seen("sent to", f"the launcher (pid {fault.raised.pid}), {by}")]
     got = next(s for s in fault.box.signals if s.number == fault.number)
     by = f"{got.by} (pid {got.sender})" if got.sender else "the kernel (a terminal)"
     return [seen("sent by", f"{by}, {'to all of the process group' if got.of_group else 'to the wrapper alone'}")]
-
-
-def _by_a_clock(fault: BoxFailure) -> str:
-    """A `sleep` of COMMAND's own script that ended just before."""
-    slept = [
-        process
-        for process in fault.box.processes
-        if _SLEEP.search(process.command) and process.gone is not None and -1.0 < process.gone - fault.t < _WOKE_S
-    ]
-    if not slept or slept[0].status:
-        return ""
-    lasted = (slept[0].gone or fault.t) - slept[0].born
-    return f"just after a `sleep` of about {lasted:.0f} s had ended that COMMAND had started: its own time limit?"
 
 
 def _of_stall(cluster: Cluster, fault: BoxFailure) -> list[Evidence]:

@@ -114,6 +114,8 @@ def _call(inherited: Inherited, *, several: bool, within: str) -> str:
         call = _OPENED.get(inherited.what, "...  # as it was opened")
     elif inherited.how == "socket":
         call = "socket.create_connection(ADDRESS)"
+    elif inherited.how == "process":
+        call = "subprocess.Popen(...)  # as it was started"
     elif within not in ("", ".raw"):
         return "...  # what __init__ made of it"
     else:

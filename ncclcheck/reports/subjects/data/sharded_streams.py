@@ -82,8 +82,8 @@ def _own_orders(node: str, stream: Stream, made: Made | None) -> Finding:
         Where(node=node),
         f"{stream.between_ranks} samples of the stream are read by several ranks{lost}: each rank takes its part "
         "of a random order of its own",
-        why="The order is drawn without a seed, and is another on each rank: the parts overlap and leave out as "
-        "much as by chance. With one seed on all ranks no sample came twice.",
+        why="The order is drawn without a seed, and is another on each rank (drawn in __iter__: in each worker): "
+        "the parts overlap and leave out as much as by chance. With one seed on all ranks no sample came twice.",
         owner="job",
         evidence=_evidence(stream),
         fix=[

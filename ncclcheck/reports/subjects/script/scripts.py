@@ -67,6 +67,7 @@ _MANAGES = re.compile(
     r"(?:accelerate\.|^)Accelerator$|^deepspeed\.initialize$|lightning.*\.(?:Trainer|Fabric)$"
     r"|^transformers\.(?:Seq2Seq)?Trainer$|^trl\.\w+Trainer$|^horovod\.|^colossalai\.|^composer\.Trainer$"
 )
+_TRAINERS = re.compile(r"^transformers\.(?:Seq2Seq)?Trainer$|^trl\.\w+Trainer$")
 # Libraries of these that leave the loop over steps to the script.
 _LEAVE_STEPS = ("accelerate", "deepspeed", "lightning", "pytorch_lightning")
 _UNSURE = re.compile(
@@ -106,6 +107,7 @@ def own_ways(script: Script) -> str:
     if any(call.name == INIT for call in reached(script)):
         return next((call.name.partition(".")[0] for call in reached(script) if _MANAGES.search(call.name)), "")
     modules = [name for file in script.files for name in file.modules]
+    modules += [call.name for call in script.calls if _TRAINERS.search(call.name)]
     return next((name.partition(".")[0] for name in modules if _MANAGERS.match(name)), "")
 
 
@@ -401,6 +403,14 @@ def known(script: Script, call: Call, *keys: str) -> str:
         each = next((way.each[key] for key in keys if key in way.each), ())
         found |= {*each} or {""}
     return found.pop() if len(found) == 1 else ""
+
+
+def spelled_out(script: Script, call: Call) -> Call:
+    """The call with `**settings` as what they are, where a rank comes to it and they are known."""
+    if "*" not in call.arguments:
+        return call
+    return next((way for way in script.trace if way.place == call.place and way.name == call.name
+                 and "" not in way.arguments and len(way.arguments) >= len(call.arguments)), call)  # fmt: skip
 
 
 def _entered(script: Script, function: str, deep: int) -> str:

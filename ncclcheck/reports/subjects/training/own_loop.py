@@ -44,6 +44,8 @@ def wrong(step: OwnStep) -> Iterator[Finding]:
         yield _evaluating(step)
     if step.aliased:
         yield _aliased(step)
+    if len(step.still) == 2:
+        yield _still(step, *step.still)
 
 
 def _by_its_schedule_or_clipping(step: OwnStep) -> Iterator[Finding]:
@@ -362,4 +364,18 @@ def _aliased(step: OwnStep) -> Finding:
         fix=[
             you("Make a copy; state_dict() gives the model's own tensors." if attribute else "Make a copy.", fix)
         ],
+    )
+
+
+def _still(step: OwnStep, name: str, line: str) -> Finding:
+    """`e = 0.9 * e + 0.1 * p` in a loop over tensors changes none of them."""
+    at, _, code = line.partition(" ")
+    average, _, value = code.partition(" = ")
+    return warn(
+        Where(),
+        f"state['{name}'] does not change in {step.steps} steps: {at} gives its new value to a name alone",
+        why=f"`{code}` binds the name {average} to a new tensor; the one in state['{name}'] stays as it is.",
+        owner="job",
+        evidence=[seen(f"tensors of state['{name}'] after each step", "the same bits, while the model changes")],
+        fix=[you("Write into the tensor.", f"{average}.copy_({value})  # {at}")],
     )

@@ -150,3 +150,40 @@ def test_rows_of_the_first_nccl_tests_are_work() -> None:
         "         100          100   char    sum    0.038   0.00   0.00    0e+00   0.046   0.00   0.00   0e+00\n"
     )
     assert not {code for code, state in raised(rows).items() if state in ("fail", "unknown")}
+
+
+_TESTS = (
+    "# nThread 1 nGpus 8 minBytes 8 maxBytes 16 step: 2(factor) warmup iters: 5 iters: 20\n#\n# Using devices\n"
+)
+_ROW_OF = "    {0}  {0}  float  sum  6391.1  5.25  7.88  2e-07  6407.6  5.24  7.86  2e-07\n"
+_SUMMARY = "# Out of bounds values : 0 OK\n# Avg bus bandwidth    : 3.4115\n#\n"
+
+
+def test_tables_of_nccl_tests_that_stand_twice_are_two_runs_without_mpi() -> None:
+    rows = "".join(2 * _ROW_OF.format(size) for size in (33554432, 67108864)) + 2 * _SUMMARY
+    assert "built without MPI" in _what(rows, "LOG022")
+    assert "built without MPI" in _what(2 * _TESTS, "LOG022")
+    one = "".join(map(_ROW_OF.format, (33554432, 67108864))) + _SUMMARY
+    assert "LOG022" not in raised(2 * one)  # one after the other
+    assert "LOG022" not in raised(2 * (_TESTS + one))
+
+
+def test_of_what_a_container_engine_says_the_line_that_names_what_is_missing_stands_out() -> None:
+    head = "slurmstepd: error: pyxis: container start failed with error code: 1\n"
+    engine = "slurmstepd: error: pyxis:     {}\n"
+    missing = "[ERROR] Command not found: nvidia-container-cli, see https://github.com/NVIDIA/libnvidia-container"
+    text = head + engine.format("/usr/bin/enroot: line 44: HOME: unbound variable") + engine.format(missing)
+    assert "Command not found: nvidia-container-cli" in _what(text, "LOG181")
+    start = "slurmstepd: error: pyxis: {}\n"
+    refused = start.format("seccomp filter failed: Function not implemented") + start.format(
+        "couldn't start container"
+    )
+    assert "seccomp filter failed: Function not implemented" in _what(refused, "LOG181")
+
+
+def test_that_neither_of_two_is_there_says_more_than_that_something_failed() -> None:
+    text = (
+        "[rank0]: starting\nibgda.cpp:nvshmemt_init:3626: neither nv_peer_mem, or nvidia_peermem detected.\n"
+        "transport.cpp:275: init failed for transport: IBGDA\n"
+    )
+    assert "neither nv_peer_mem" in _what(text, "LOG001")

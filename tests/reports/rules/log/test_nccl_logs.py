@@ -104,6 +104,21 @@ def test_ranks_that_met_are_not_looked_for(name: str, rank: int, words: str) -> 
     assert finding.where.rank == rank
 
 
+def test_a_place_is_of_nccls_sources_where_a_build_prints_whole_paths() -> None:
+    """As builds by CMake do: what NCCL was doing is told by the file's name within its sources."""
+    line = "h1:7:7 [0] /build/nccl/src/transport/p2p.cc:275 NCCL WARN Cuda failure 1 'invalid argument'\n"
+    text = (_LOGS / "tuner_refuses.log").read_text().partition("TUNER/Plugin")[0].rpartition("\n")[0]
+    finding = judged(f"{text}\n{line.replace('h1:7:7', 'h1:18304:18304')}")["LOG186"].findings[0]
+    assert "while it lets the ranks of a host into each other's GPU memory" in finding.what
+
+
+def test_the_host_that_a_peer_names_as_gone_is_named() -> None:
+    """Nobody says why it went; who complains is not who failed."""
+    start = (_LOGS / "tuner_refuses_early.log").read_text().partition("TUNER/Plugin")[0].rpartition("\n")[0]
+    line = "h2:16131:16190 [0] misc/socket.cc:71 NCCL WARN socketProgress: Connection closed by remote peer h1<5>"
+    assert judged(f"{start}\n{line}\n")["LOG001"].findings[0].where.node == "h1"
+
+
 def test_cards_that_differ_are_a_note_of_a_sound_job() -> None:
     verdict = judged((_LOGS / "cards_differ.log").read_text())["LOG032"]
     assert [finding.state for finding in verdict.findings] == [State.NOTE]

@@ -29,7 +29,7 @@ def stream(views: Sequence[RankView], whole: RankView | None) -> Stream:
         workers=views[0].workers,
         dry=views[0].dry,
     )
-    leaves = _told_by(views)
+    leaves = _told_by(views) or _told_by([whole] if whole is not None else [])
     distinct = [_told_apart(reading, leaves) for reading in alone]
     compared = min((len(keys) for keys in distinct), default=0)
     if not leaves or compared < max(_LEAST, 0.3 * min(seen.items, default=0)):

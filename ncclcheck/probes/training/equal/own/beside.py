@@ -1,4 +1,6 @@
-"""What a model or the step's state keeps beside parameters, buffers and state_dicts, and what depends on it."""
+"""What a model, the step's state or a global variable keeps beside parameters, buffers and state_dicts, and what
+depends on it.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,7 @@ import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from ncclcheck.probes.dataloader.ours import is_users
 from ncclcheck.probes.facts.training import Beside, KeptState
 from ncclcheck.probes.training.equal.alike import MOST, odd, of_all_ranks
+from ncclcheck.probes.training.equal.own import variables
 from ncclcheck.probes.training.equal.state import fingerprint
 from ncclcheck.probes.training.feed import samples_of
 from ncclcheck.probes.training.loop import TrainingSetting
@@ -23,11 +26,14 @@ from ncclcheck.probes.training.loop import TrainingSetting
 _MOST_VALUES, _MOST_BYTES, _DEEPEST = 1000, 64 * 1024**2, 3  # that are followed; chosen
 _MOST_TRIED = 8  # values that are put back one by one, a pass or two each; chosen
 _CLOSE = 1e-6  # of the largest number: below it is the rounding of fp32
+_GLOBALS = 2  # the roots are the model, the state and globals
+_OF: tuple[Literal["model", "state", "global"], ...] = ("model", "state", "global")
 _OF_TORCH = frozenset(vars(nn.Module()))
 
 Step = tuple[str, Any]  # "." and an attribute, "[" and a key
 Path = tuple[Step, ...]
 # What training comes to with these roots, as tensors; the roots may be changed by it.
+Roots = tuple[nn.Module, Mapping[str, Any], variables.Variables]
 Result = Callable[[Any], list[Tensor]]
 
 
@@ -37,6 +43,7 @@ class FollowedValues:
     def __init__(self, setting: TrainingSetting, model: nn.Module, state: Mapping[str, Any] | None = None) -> None:
         self._setting = setting
         self._roots = (model, state if state is not None else {})
+        self._begun_globals = variables.copied(variables.variables()) if setting.plan.strategy == "ddp" else {}
         self._begun = {path: _copied(value) for path, value in self._values(self._roots)}
         self._batch = samples_of(setting.first[0]) if setting.first else 0
 
@@ -47,6 +54,9 @@ class FollowedValues:
     def changes(self, steps: int, result: Result) -> Beside | None:
         """What changed meanwhile and steers the training. All ranks must ask."""
         now = dict(self._values(self._roots))
+        changed = self._changed_globals()
+        now |= {(("[", _GLOBALS), ("[", at)): value for at, value in changed.items() if _is_value(value)}
+        self._begun |= {(("[", _GLOBALS), ("[", at)): self._begun_globals[at] for at in changed}
         mine = {
             _said(path): _hash(value)
             for path, value in now.items()
@@ -56,7 +66,8 @@ class FollowedValues:
         names = [name for name in ranks[0] if all(name in rank for rank in ranks)]
         names.sort(key=lambda name: len({rank[name] for rank in ranks}) == 1)  # those that differ come first
         paths = {_said(path): path for path in now}
-        steer = self._steering({name: paths[name] for name in names[:_MOST_TRIED] if name in paths}, result)
+        tried = {name: paths[name] for name in names[:_MOST_TRIED] if name in paths}
+        steer = self._steering((*self._roots, changed), tried, result)
         every = of_all_ranks(self._setting.peers, steer)
         kept = []
         for name in names:
@@ -66,42 +77,64 @@ class FollowedValues:
                 kept.append(self._kept(paths[name], now[paths[name]], others))
         return Beside(steps=steps, kept=kept[:MOST]) if kept else None
 
+    def _changed_globals(self) -> dict[variables.VariableName, Any]:
+        """Globals that are others than they were, with what they hold now."""
+        now = variables.variables()
+        return {
+            at: now[at]
+            for at, before in self._begun_globals.items()
+            if at in now and type(before) is type(now[at]) and not _alike(before, now[at])
+        }
+
     def _of_batch(self, value: Any) -> bool:
         """Whether it belongs to the samples of the last batch, as the hidden state of an LSTM does."""
         shape = tuple(getattr(value, "shape", ()))
         samples = shape[: max(1, len(shape) - 1)]  # the last of several is that of features
         return getattr(value, "grad_fn", None) is not None or (self._batch > 1 and self._batch in samples)
 
-    def _steering(self, paths: Mapping[str, Path], result: Result) -> list[str]:
+    def _steering(self, roots: Roots, paths: Mapping[str, Path], result: Result) -> list[str]:
         """Those with which training comes to something else when they have another value."""
         if not paths:
             return []
         try:
-            as_is, again = (result(copy.deepcopy(self._roots)) for _ in range(2))
+            as_is, again = (_result(copy.deepcopy(roots), result) for _ in range(2))
             if _apart(as_is, again):
                 return []  # random by itself
-            return [name for name, path in paths.items() if _apart(as_is, self._with_another(path, result))]
+            return [name for name, path in paths.items() if _apart(as_is, self._with_another(roots, path, result))]
         except Exception:  # what cannot be copied, or does not run in one process: nothing is known of it
             return []
 
-    def _with_another(self, path: Path, result: Result) -> list[Tensor]:
-        roots = copy.deepcopy(self._roots)
+    def _with_another(self, given: Roots, path: Path, result: Result) -> list[Tensor]:
+        roots = copy.deepcopy(given)
         owner = _at(roots, path[:-1])
         value = _at(owner, path[-1:])
         _put(owner, path[-1], _other(value, self._begun.get(path)))
-        return result(roots)
+        return _result(roots, result)
 
     def _kept(self, path: Path, value: Any, ranks: list[int]) -> KeptState:
         model = path[0][1] == 0
-        owner = _at(self._roots, path[:-1])
+        owner = None if path[0][1] == _GLOBALS else _at(self._roots, path[:-1])
         return KeptState(
             name=_said(path)[:200],
-            of="model" if model else "state",
+            of=_OF[path[0][1]],
             kind="tensor" if isinstance(value, Tensor) else "array" if _is_array(value) else "number",
             ranks=ranks[:MOST],
             owner=type(owner).__name__ if model else "",
             made=_made(owner, str(path[-1][1]))[:120] if model and path[-1][0] == "." else "",
         )
+
+
+def _result(roots: Roots, result: Result) -> list[Tensor]:
+    """What training comes to with these roots and globals; the real globals stay as they are."""
+    model, state, of_modules = roots
+    with variables.placed(of_modules):
+        return result((model, state))
+
+
+def _alike(before: Any, now: Any) -> bool:
+    if _is_value(before):
+        return _hash(before) == _hash(now)
+    return len(before) == len(now) and repr(before) == repr(now)
 
 
 def _values(roots: Any) -> Iterator[tuple[Path, Any]]:
@@ -206,7 +239,9 @@ def _put(owner: Any, step: Step, value: Any) -> None:
 
 
 def _said(path: Path) -> str:
-    """`model.vq.codebook`, `state['center']`."""
+    """`model.vq.codebook`, `state['center']`, `train.FREQUENCIES`."""
+    if path[0][1] == _GLOBALS:
+        return str(path[1][1])
     text = "state" if path[0][1] else "model"
     for kind, name in path[1:]:
         text += f".{name}" if kind == "." else f"[{name!r}]"

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec.structs import replace
+from torch import Tensor
 
 from ncclcheck.probes.dataloader.factory import FactoryError
 from ncclcheck.probes.dataloader.ours import is_users, users_lines
@@ -23,6 +25,12 @@ _NAMES = (
     *("reduce_scatter_tensor", "all_to_all", "all_to_all_single", "gather", "scatter", "barrier"),
     *("all_gather_object", "broadcast_object_list", "gather_object", "scatter_object_list"),
 )
+# Those that take as much from each rank, and what they name their first argument.
+_SIZED = (
+    *("all_reduce", "broadcast", "reduce", "all_gather", "all_gather_into_tensor", "reduce_scatter"),
+    *("reduce_scatter_tensor", "gather", "scatter"),
+)
+_FIRST = ("tensor", "tensor_list", "output_tensor", "output")
 _END = "none"
 
 
@@ -38,7 +46,7 @@ class Parted(BaseException):
 
     def fact(self, step: int = 0) -> Entered:
         """Where each rank is, and which of them are the odd ones. step: of the given steps."""
-        others = odd([EnteredCollective.read(call).name for call in self.entered])
+        others = odd([_kind(call) for call in self.entered])
         return Entered(entered=self.entered[:MOST], ranks=others[:MOST], step=step)
 
 
@@ -68,7 +76,7 @@ def agreed(peers: RankPeers, *, every: bool = False) -> Iterator[list[str]]:
         entering = True  # what torch calls within, and our own exchange, are no collectives of the model
         try:
             called.append(name)
-            _exchange(peers, _call(name))
+            _exchange(peers, replace(_call(name), size=_size(name, given, named)))
             return function(*given, **named)
         finally:
             entering = False
@@ -123,8 +131,29 @@ def _call(name: str) -> EnteredCollective:
 
 def _exchange(peers: RankPeers, mine: EnteredCollective) -> None:
     entered = peers.texts(str(mine)[:300])
-    if len({EnteredCollective.read(call).name for call in entered}) > 1:
+    if len({_kind(call) for call in entered}) > 1:
         raise Parted(entered)
+
+
+def _kind(call: str) -> str:
+    """What must be the same on all ranks."""
+    entered = EnteredCollective.read(call)
+    return f"{entered.name} of {entered.size}"
+
+
+def _size(name: str, given: tuple[Any, ...], named: dict[str, Any]) -> str:
+    """Elements of a tensor, of all_gather those of each rank's, which may differ if all ranks know them."""
+    if name not in _SIZED:
+        return ""
+    first = given[0] if given else next((named[key] for key in _FIRST if key in named), None)
+    if isinstance(first, Tensor):
+        return f"{first.numel()} elements"
+    if name != "all_gather" or not isinstance(first, list) or not all(isinstance(each, Tensor) for each in first):
+        return ""
+    counts = [each.numel() for each in first]
+    if len({*counts}) == 1:
+        return f"{counts[0]} elements of each"
+    return f"{', '.join(map(str, counts[:8]))} elements"
 
 
 def _of_all(given: tuple[Any, ...], named: dict[str, Any]) -> bool:

@@ -18,7 +18,7 @@ from ncclcheck.probes.training.equal.own.held import How, contents, has_state, h
 from ncclcheck.probes.training.equal.state import bare, fingerprint
 from ncclcheck.probes.training.loop import TrainingSetting
 
-Kind = Literal["state", "counter", "number", "attribute", "weight"]
+Kind = Literal["state", "counter", "number", "attribute", "weight", "global"]
 _OF_ITS_BATCH = ".prev_loss"  # that LBFGS keeps of the rank's own batch
 
 
@@ -76,6 +76,11 @@ def aliased(model: nn.Module, state: Mapping[str, Any]) -> list[str]:
     ][:MOST]
 
 
+def averages(state: Mapping[str, Any]) -> Iterator[tuple[str, list[torch.Tensor]]]:
+    """What is named as an average of the weights, and its tensors."""
+    return (each for name, member in state.items() for each in _held(name, member) if each[1])
+
+
 def _held(name: str, thing: Any) -> Iterator[tuple[str, list[torch.Tensor]]]:
     """The tensors of what is named so; of another object those of its attributes that are named so."""
     inner = getattr(thing, "__dict__", {}) if not isinstance(thing, nn.Module | torch.optim.Optimizer) else {}
@@ -117,7 +122,7 @@ def entries(model: nn.Module, state: Mapping[str, Any]) -> list[Entry]:
         form = how(thing, wanted)
         counts = isinstance(thing, int) and not isinstance(thing, bool) and not depth
         kind: Kind = "counter" if counts else "number" if form == "value" else "state"
-        inner = prints(thing).items() if form == "state_dict" else _flat(thing, "")
+        inner = prints(thing).items() if form == "state_dict" else flat(thing, "")
         listed += [Entry(f"{name}{where}", kind, digest, expression, form) for where, digest in inner]
     return listed
 
@@ -137,7 +142,7 @@ def prints(thing: Any) -> dict[str, str]:
         return {}
     return {
         where: digest
-        for where, digest in _flat(state, "")
+        for where, digest in flat(state, "")
         if not any(where.startswith(f".{norm}.") for norm in norms)
     }
 
@@ -146,13 +151,14 @@ def _is_module(thing: Any) -> bool:
     return isinstance(thing, nn.Module)
 
 
-def _flat(content: Any, where: str) -> Iterator[tuple[str, str]]:
+def flat(content: Any, where: str) -> Iterator[tuple[str, str]]:
+    """A hash of each tensor, number and text within, by its place."""
     if isinstance(content, Mapping):
         for name, value in content.items():
-            yield from _flat(value, f"{where}.{name}")
+            yield from flat(value, f"{where}.{name}")
     elif isinstance(content, list | tuple):
         for number, value in enumerate(content):
-            yield from _flat(value, f"{where}[{number}]")
+            yield from flat(value, f"{where}[{number}]")
     elif isinstance(content, torch.Tensor):
         yield where, str(fingerprint(content))
     elif isinstance(content, bool | int | float | str):

@@ -31,6 +31,7 @@ from ncclcheck.probes.training.equal.own.alone import ANSWERS, alone
 from ncclcheck.probes.training.equal.own.beside import FollowedValues
 from ncclcheck.probes.training.equal.own.entered import Parted, agreed
 from ncclcheck.probes.training.equal.own.own_state import aliased, apart
+from ncclcheck.probes.training.equal.own.unchanged import StillAverages
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
 from ncclcheck.probes.training.equal.state import Alone, added, fingerprint, fingerprints, of_16_bits, plain
 from ncclcheck.probes.training.feed import Batch, moved, samples_of
@@ -66,7 +67,7 @@ def _seen(setting: TrainingSetting, step: Step) -> Checks:
     beside, through = FollowedValues(setting, bare(model), state), list[int]()
     entering = model.register_forward_pre_hook(lambda _, batch: through.append(_rows(batch)))
     scaled, reseeded = Scaled(model), ReseededSteps(setting.device, setting.peers.rank)
-    averaged = Averaged(model)
+    averaged, still = Averaged(model), StillAverages()
     try:
         first = watch.step(setting.first[0])
         with agreed(setting.peers) as called, first, calls.watched(), scaled.watched(), averaged.watched():
@@ -74,13 +75,14 @@ def _seen(setting: TrainingSetting, step: Step) -> Checks:
     except Parted as parted:
         return _parted(setting, parted, 1)
     entering.remove()
+    still.look(state)
     past_wrap = not any(of_all_ranks(setting.peers, bool(through))) and bool(ours)
     unaveraged, passes = _unaveraged(setting, ours), watch.passes
     altered = bool(unaveraged.get("unaveraged")) and _alike(setting, averaged)
     optimizers = Optimizers(model, stepped=bool(ours))
     new = _everywhere(setting, added(model, there))
     try:
-        steps = _go_on(setting, step, model, state, batches, watch, mood, reseeded, optimizers)
+        steps = _go_on(setting, step, model, state, batches, watch, mood, reseeded, optimizers, still)
     except Parted as parted:
         return _parted(setting, parted, watch.steps)
     except RuntimeError as error:
@@ -118,6 +120,7 @@ def _seen(setting: TrainingSetting, step: Step) -> Checks:
         evaluating=evaluating[:MOST],
         evaluating_since=mood.since,
         aliased=aliased(bare(model), state),
+        still=[] if idle else still.lost(step),
         factors=_factors(setting, scaled),
         rates=optimizers.rates[:_MOST_RATES],
         floored=floored(),
@@ -238,6 +241,7 @@ def _go_on(
     mood: Mood,
     reseeded: ReseededSteps,
     optimizers: Optimizers,
+    still: StillAverages,
 ) -> int:
     """Further steps, as many as a fifth of the time box allows; how many were taken in all."""
     begun, taken = setting.share_left(), 1
@@ -252,6 +256,7 @@ def _go_on(
         with agreed(setting.peers) if setting.plan.strategy == "ddp" else nullcontext(), watch.step(batch):
             step(model, batch, state)
         reseeded.end()
+        still.look(state)
         taken += 1
     return taken
 

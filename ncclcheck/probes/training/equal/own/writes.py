@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -37,11 +37,12 @@ class TorchWrites:
             if _has_memory(parameter)
         }
 
-    def look(self, func: Callable[..., Any], name: str, args: tuple[Any, ...]) -> None:
-        """Before the call of this function."""
-        if self.optimizing or not args or not _writes(func, name):
+    def look(self, func: Callable[..., Any], name: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """Before the call of this function. Those of torch.nn.init come with `tensor=`."""
+        if self.optimizing or not _writes(func, name):
             return
-        for tensor in args[0] if isinstance(args[0], list | tuple) else args[:1]:
+        first = args[0] if args else named.get("tensor")
+        for tensor in first if isinstance(first, list | tuple) else (first,):
             written = self._names.get(_memory(tensor)) if _has_memory(tensor) else None
             if written is not None and (line := users_line()):
                 self._note(line, written)

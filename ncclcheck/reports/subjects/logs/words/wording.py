@@ -75,6 +75,7 @@ _HOLLOW = re.compile(
     r"|\b(?:Other|Internal|Unknown) MPI error\b|channel initialization failed|\baborting job:?\W*$"
     r"|printing .{0,30}log ?file|\bFile \"[^\"]{1,300}\", line \d{1,7}, in\b"
     r"|^\W*This is usually (?:due to|caused by)|^\W*Please (?:check|verify|make sure)\b.{0,60}(?:and|try again)$"
+    r"|\bcouldn't (?:start|execute|get|cleanup) (?:the )?(?:container|enroot|list)\b"
     r"|sigkill_handler\] (?:\[|$)|^Aborted by PBS Server"
 )
 # A sentence that tells its reader what to do.
@@ -117,9 +118,9 @@ _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|tr
 # By what a message says of a fault of a GPU, a card or a disk; looked at where nothing knows it better.
 _FAULTS = (
     made(
-        r"(?i)regist\w{0,6} (?:memory|mr|buffer|region)\b.{0,100}bad address",
-        "The RDMA card cannot register that memory: as a rule it is a GPU's, and the driver's part for it is not "
-        "loaded.",
+        r"(?i)regist\w{0,6} (?:memory|mr|buffer|region)\b.{0,100}bad address"
+        r"|\bnv(?:idia)?_peer_?mem\b.{0,40}\b(?:not (?:loaded|found|detected)|missing)|neither .{0,40}peer_?mem\b",
+        "The RDMA card cannot register the memory of a GPU: as a rule the driver's part for it is not loaded.",
         admin("Confirm, and load it on every node.", "lsmod | grep nvidia_peermem", "modprobe nvidia_peermem"),
         you("Or let the library copy through the host, where it can."),
     ),
@@ -311,8 +312,13 @@ def tells_why(event: LogEvent) -> bool:
 
 
 def tells_most(events: Sequence[LogEvent]) -> LogEvent:
-    """The line whose words say most of why; of those that say as much the first."""
-    return max(enumerate(events), key=lambda pair: (_weight(pair[1]), -pair[0]))[1]
+    """The line whose words say most of why; of those that say as much what is of a kind, and then the first."""
+    return max(enumerate(events), key=lambda pair: (_weight(pair[1]), _is_of_a_kind(pair[1]), -pair[0]))[1]
+
+
+def _is_of_a_kind(event: LogEvent) -> bool:
+    """Whether a mere complaint names what is missing, refused or not allowed."""
+    return event.sign in ("complaint", "explains") and of_class(_ARGUMENTS.sub("", event.text)) is not None
 
 
 def _weight(event: LogEvent) -> int:
