@@ -78,7 +78,7 @@ def _lost(written: Any, kept: Any, place: str) -> list[str]:
     """The places at which something written is not kept as it stands."""
     if isinstance(written, dict) and isinstance(kept, dict):
         return [lost for key, value in written.items() for lost in _lost(value, kept.get(key), f"{place}.{key}")]
-    if isinstance(written, list) and isinstance(kept, list) and len(written) == len(kept):
+    if isinstance(written, list) and isinstance(kept, (list, tuple)) and len(written) == len(kept):
         pairs = enumerate(zip(written, kept, strict=True))
         return [lost for index, pair in pairs for lost in _lost(*pair, f"{place}[{index}]")]
     return [] if written == kept else [place]

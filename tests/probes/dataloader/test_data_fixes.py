@@ -892,6 +892,11 @@ CASES: list[Any] = [
         "DAT014", LENGTHS.replace("SAMPLE", "return torch.full((3 + index % 9,), index), index"), _collated, "",
         id="lengths-by-place", marks=NIGHTLY,
     ),
+    pytest.param(
+        "DAT014",
+        LENGTHS.replace("SAMPLE", "return torch.ones(2), {'boxes': torch.ones(1 + index % 3, 4) * index}"),
+        _collated, "", id="lengths-within",
+    ),
     pytest.param("DAT014", IMAGES, _within, "return image", id="images", marks=NIGHTLY),
     pytest.param("DAT016", STREAM, _shared_out, "", id="stream", marks=NIGHTLY),
     pytest.param("DAT016", OF_RANKS, _shared_out, "", id="stream-of-ranks"),

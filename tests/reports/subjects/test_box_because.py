@@ -23,6 +23,7 @@ from ncclcheck.reports.subjects.box.failure import BoxFailure
 
 T = 1_795_000_000.0
 _TRAIN = "/data/train.py:12 in main"
+_WRAPPED = "/box/h1/site/sitecustomize.py:604 in wait"  # put around torch's own by `watch`
 _CLOSED = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:544] Connection closed by peer [127.0.0.1]:52437"
 
 
@@ -156,7 +157,9 @@ def test_a_program_that_the_rank_waited_for_is_told() -> None:
 
 def test_a_lock_file_of_torch_is_named_and_to_be_removed() -> None:
     ranks = _ranks(gone=None, status=None, stack=["/v/site-packages/torch/distributed/x.py:3 in barrier", _TRAIN])
-    ranks[0] = replace(ranks[0], stack=["/data/kernels.py:10 in load"], lock="/data/build/fused adam.lock")
+    ranks[0] = replace(
+        ranks[0], stack=[_WRAPPED, "/data/kernels.py:10 in load"], lock="/data/build/fused adam.lock"
+    )
     failure, cluster = _job(ranks, [], stalls=[BoxStall(t=T + 6, silent=4.0, limit=3.0)])
     heading = words.heading(failure, words.waits(cluster, failure))
     assert (

@@ -33,7 +33,7 @@ _STACK_LINES = 12  # frames, the innermost: chosen, from torch's collective up t
 # of 31 on 2 cores one needed 10 s.
 _LEAVES_S = 30.0
 _MOST_THREADS = 16  # of one process: chosen
-_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>")
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|/site/sitecustomize\.py|<frozen|<string>")
 _FRAME = re.compile(r'  File "(.+)", line (\d+|\?\?\?) in (.+)')
 _Raw = dict[str, Any]
 

@@ -253,10 +253,12 @@ def _alike(mixed: list[Mixed]) -> list[str]:
             "image = torch.nn.functional.interpolate(image[None].float(), size=(224, 224))[0]  # in __getitem__",
             "# or, in your transforms: torchvision.transforms.RandomResizedCrop(224)",
         ]
-    names = [mixed.leaf for mixed in differing]
+    names = list(dict.fromkeys(mixed.leaf for mixed in differing))
     pad, rest = "torch.nn.utils.rnn.pad_sequence", "torch.utils.data.default_collate"
     if names[0] in ("", "sample", "the sample"):
         body = [f"    return {pad}([torch.as_tensor(sample) for sample in batch], batch_first=True)"]
+    elif any("." in name for name in names):
+        body = ["    return tuple(zip(*batch))  # lists, as models of detection take them"]
     elif all(name.isdecimal() for name in names):
         body = [
             f"    pad = {{{', '.join(names)}}}  # places in a sample",

@@ -21,7 +21,7 @@ Kind = Literal[
 ]  # fmt: skip
 
 _BUILD = re.compile(r"^\[\S+:\d+\] ?")  # the line of torch's own source
-_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|<frozen|<string>|torch/")
+_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|/site/sitecustomize\.py|<frozen|<string>|torch/")
 FRAME = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 _TRACEBACK = "Traceback (most recent call last)"
 LAUNCHER = re.compile(r"torchrun|torch\.distributed|accelerate|deepspeed|srun|mpirun")
