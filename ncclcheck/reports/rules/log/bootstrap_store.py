@@ -466,7 +466,8 @@ def meeting(logs: Logs) -> Iterator[Finding]:
     `RendezvousClosedError` (a node came after the others had ended), or a wait for a key that rank 0 never wrote.
     `config has no run_id, generated a random run_id` before a rendezvous that failed: each node has its own.
     `Waiting in store based barrier ... worker_count=7` of 8, again and again to the end of the log; a count above
-    the world size shows that processes of an earlier attempt, or ranks beyond it, came as well.
+    the world size shows that processes of an earlier attempt, or ranks beyond it, came as well; where they meet
+    at a file (`init_method="file://..."`), that file is left of an earlier start.
     Where a process could not dial the master, that is reported instead.
 
     ## Fix
@@ -502,7 +503,7 @@ def meeting(logs: Logs) -> Iterator[Finding]:
     events = missing or rendezvous or waited or _still_waiting(logs)
     if not events or starts_later(logs, events[-1]):
         return
-    if (too_many := _too_many(events)) is not None:
+    if (too_many := _too_many(events, events_of(logs, "rendezvous-file"))) is not None:
         yield too_many
         return
     yield cause(
@@ -532,25 +533,44 @@ _ITS_OWN_END = you(
 )
 
 
-def _too_many(events: list[LogEvent]) -> Finding | None:
+def _too_many(events: list[LogEvent], files: list[LogEvent]) -> Finding | None:
     """Torch's store counts all that ever came to it; the barrier waits until their number is the world size."""
     came, wanted = _came(events[-1])
     if not came or not wanted or int(came) <= int(wanted):
         return None
+    old = next((event.fields["path"] for event in files if "path" in event.fields), "")
+    path = old or next((event.fields["file"] for event in files), "")
+    of_file = f": the file at which they meet, {old}, is of an earlier start" if old else ": more than the job has"
     return cause(
-        events,
-        f"{came} processes came to a start of {wanted}: more than the job has",
-        why="The store counts everyone who ever came, and the barrier waits for exactly the world size: it was "
+        [*events, *files],
+        f"{came} processes came to a start of {wanted}{of_file}",
+        why="A file counts everyone who ever came to it, and torch deletes it only where the job ends in order."
+        if path
+        else "The store counts everyone who ever came, and the barrier waits for exactly the world size: it was "
         "passed, by processes of an earlier attempt or by ranks beyond the world size.",
         owner="job",
         fix=[
-            you("Confirm: see who runs on each node, also of an earlier start.",
-                "srun --ntasks-per-node=1 bash -c 'hostname; pgrep -af python'"),
+            *(
+                [
+                    you(
+                        "Delete that file before each start, or give each start another one.",
+                        f"rm -f {quote(path)}",
+                    )
+                ]
+                if path
+                else []
+            ),
+            you(
+                "Confirm: see who runs on each node, also of an earlier start.",
+                "srun --ntasks-per-node=1 bash -c 'hostname; pgrep -af python'",
+            ),
             you("End all of them and start anew, on another port or --rdzv-id.", _RENDEZVOUS),
-            you("Where only some workers were started again: let the launcher restart all (torchrun does). Each "
-                "process needs a RANK below WORLD_SIZE."),
+            you(
+                "Where only some workers were started again: let the launcher restart all (torchrun does). Each "
+                "process needs a RANK below WORLD_SIZE."
+            ),
         ],
-    )  # fmt: skip
+    )
 
 
 def _each_its_own(logs: Logs) -> list[LogEvent]:

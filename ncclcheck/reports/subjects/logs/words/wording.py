@@ -32,7 +32,7 @@ _BY_A_SIGNAL = re.compile(r"\bcrashed \(|\baborted \(|killed by SIG|does not kno
 _LETTERS = re.compile(r"[a-z]{2,}")
 SAID = ("complaint", "explains", "command-not-run", "executable-missing", "ended-badly")
 # The level of a line, by Python's loggers, its warnings or glog.
-MILD = re.compile(r"(?:\S{1,300} ){0,4}\[?(?:[WI]\d{0,4} |WARN|INFO|DEBUG|\w{0,40}[wW]arning\b)")
+MILD = re.compile(r"(?:\S{1,300} ){0,4}\[?(?:[WI]\d{0,4}\]? |WARN|INFO|DEBUG|\w{0,40}[wW]arning\b)")
 SAY_OF_WHY = "these lines say of why"
 _BAD = re.compile(
     r"(?i)\b(?:\w{0,40}error|fail(?:ed|ure)|exception|aborted|timed out|cannot|can't|could not|unable|invalid"
@@ -113,6 +113,8 @@ _REASON = re.compile(
     r"|\b(?:because|due to|caused by|reason ?[=:]|root cause:)\s?\S"
     r"|\berr(?:no)?\s?[=:]\s?-?\d{1,3}\b|\bstatus [a-z]+ [a-z]+\(0x"
 )
+_ONLY_FAILED = re.compile(r"(?i)\b(?:fail(?:ed|ure|s)?|error|aborted|aborting)\b")
+_OF_COMPLAINTS, _OF_EXPLANATIONS = 2, 3  # above what is of a kind (1): the order among lines of one weight
 _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 
 # By what a message says of a fault of a GPU, a card or a disk; looked at where nothing knows it better.
@@ -313,7 +315,21 @@ def tells_why(event: LogEvent) -> bool:
 
 def tells_most(events: Sequence[LogEvent]) -> LogEvent:
     """The line whose words say most of why; of those that say as much what is of a kind, and then the first."""
-    return max(enumerate(events), key=lambda pair: (_weight(pair[1]), _is_of_a_kind(pair[1]), -pair[0]))[1]
+    return max(enumerate(events), key=lambda pair: (*_standing(pair[1]), -pair[0]))[1]
+
+
+def _standing(event: LogEvent) -> tuple[int, int]:
+    """What it says of why, and its rank among those that say as much.
+
+    That something failed is a complaint without a reason: it stands behind a line that says what is not there or
+    cannot be, unless that is a mere warning.
+    """
+    weight, kind = _weight(event), int(_is_of_a_kind(event))
+    bare = event.sign == "complaint" and weight == _WEIGHT["complaint"]
+    if bare and not kind and _ONLY_FAILED.search(event.text) and not _CANNOT.search(event.text):
+        return _WEIGHT["explains"], _OF_COMPLAINTS
+    explained = event.sign == "explains" and not MILD.match(event.text)
+    return weight, kind + (_OF_EXPLANATIONS if explained and weight == _WEIGHT["explains"] else 0)
 
 
 def _is_of_a_kind(event: LogEvent) -> bool:
