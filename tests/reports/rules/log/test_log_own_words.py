@@ -53,7 +53,7 @@ WATCHDOG = (
         ("[rank1]: NCCL WARN odd thing\nwrapper: exit code 3\n", "odd thing"),
         (CONNECT, "connect() to 10.0.3.18:50000 failed; Error: Connection refused (111)"),
         (
-            "torchrun train.py\nwire.cpp:275: init failed for transport: WIRE\nfrob is not loaded\nexit code 7\n",
+            "torchrun train.py\nfrob is not loaded\nwire.cpp:275: init failed for WIRE\nexit code 7\n",
             "frob is not loaded",
         ),
         (

@@ -113,8 +113,8 @@ _REASON = re.compile(
     r"|\b(?:because|due to|caused by|reason ?[=:]|root cause:)\s?\S"
     r"|\berr(?:no)?\s?[=:]\s?-?\d{1,3}\b|\bstatus [a-z]+ [a-z]+\(0x"
 )
-_ONLY_FAILED = re.compile(r"(?i)\b(?:fail(?:ed|ure|s)?|error|aborted|aborting)\b")
-_OF_COMPLAINTS, _OF_EXPLANATIONS = 2, 3  # above what is of a kind (1): the order among lines of one weight
+_ONLY_FAILED = re.compile(r"(?i)\b(?:fail(?:ed|ure|s)?|aborted|aborting)\b")
+_RIGHT_ABOVE = 5  # lines: of the same function, as a rule, or of the one that it called
 _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 
 # By what a message says of a fault of a GPU, a card or a disk; looked at where nothing knows it better.
@@ -315,21 +315,28 @@ def tells_why(event: LogEvent) -> bool:
 
 def tells_most(events: Sequence[LogEvent]) -> LogEvent:
     """The line whose words say most of why; of those that say as much what is of a kind, and then the first."""
-    return max(enumerate(events), key=lambda pair: (*_standing(pair[1]), -pair[0]))[1]
+    most = max(enumerate(events), key=lambda pair: (_weight(pair[1]), _is_of_a_kind(pair[1]), -pair[0]))[1]
+    return _reason_of(most, events) or most
 
 
-def _standing(event: LogEvent) -> tuple[int, int]:
-    """What it says of why, and its rank among those that say as much.
-
-    That something failed is a complaint without a reason: it stands behind a line that says what is not there or
-    cannot be, unless that is a mere warning.
-    """
-    weight, kind = _weight(event), int(_is_of_a_kind(event))
-    bare = event.sign == "complaint" and weight == _WEIGHT["complaint"]
-    if bare and not kind and _ONLY_FAILED.search(event.text) and not _CANNOT.search(event.text):
-        return _WEIGHT["explains"], _OF_COMPLAINTS
-    explained = event.sign == "explains" and not MILD.match(event.text)
-    return weight, kind + (_OF_EXPLANATIONS if explained and weight == _WEIGHT["explains"] else 0)
+def _reason_of(failed: LogEvent, events: Sequence[LogEvent]) -> LogEvent | None:
+    """What says right above a complaint that only tells of a failure what is not there, or cannot be."""
+    bare = failed.sign == "complaint" and _weight(failed) == _WEIGHT["complaint"] and not _is_of_a_kind(failed)
+    if not bare or not _ONLY_FAILED.search(failed.text) or _CANNOT.search(failed.text):
+        return None
+    return next(
+        (
+            event
+            for event in events
+            if event.sign == "explains"
+            and event.file == failed.file
+            and 0 < failed.line - event.line <= _RIGHT_ABOVE
+            and tells_why(event)
+            and not MILD.match(event.text)
+            and (_is_of_a_kind(event) or not _CANNOT.search(event.text))
+        ),
+        None,
+    )
 
 
 def _is_of_a_kind(event: LogEvent) -> bool:
