@@ -60,9 +60,10 @@ def all_was_read(script: Script) -> Iterator[Finding]:
 
     ## How we know
     Each file is parsed as text; nothing is imported or run. At most 500 files, 2 MB each and 20 MB together, are
-    followed. Links that lead out of the repository are not. Modules are looked for in the script's folder, in those
-    around it up to where the command was typed (or to a folder with `.git`, `setup.py` or `pyproject.toml`), and in
-    their `src`. A relative import, or one from a package that lies there, of which there is no file, is named.
+    followed. Links that lead out of the repository are not. Modules are looked for in the script's folder, in
+    those around it up to where the command was typed (or to a folder with `.git`, `setup.py` or
+    `pyproject.toml`), and in their `src`. A relative import, or one from a package that lies there, of which
+    there is no file, is named.
 
     ## Fix
     - **you** repair the named file, or name it on the command line to see its own error.
