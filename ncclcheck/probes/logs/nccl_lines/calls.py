@@ -18,7 +18,7 @@ from ncclcheck.probes.logs.nccl_lines.records import Log
 
 # Of each process and communicator the last calls are kept: a rank runs ahead by what its streams hold, hundreds.
 _MOST_CALLS, _MOST_COMMUNICATORS = 256, 512  # 25 MB at most
-_PID_DIGITS = 10
+_PID_DIGITS = 10  # of a process: the kernel gives seven at most (4,194,304); a longer word is none
 _LONGEST = 400  # a line of it has 230 bytes
 _MOST_TOLD = 64  # ranks
 _UNCOUNTED = 8  # calls of one group; where more have number 0, nothing tells of a line that was lost between them

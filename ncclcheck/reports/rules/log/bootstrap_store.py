@@ -280,7 +280,7 @@ def _too_many(events: list[LogEvent], files: list[LogEvent]) -> Finding | None:
                 [
                     you(
                         "Delete that file before each start, or give each start another one.",
-                        f"rm -f {quote(path)}",
+                        f"rm -- {quote(path)}",
                     )
                 ]
                 if path

@@ -144,8 +144,8 @@ def test_a_file_of_an_earlier_start_at_which_ranks_meet_is_named() -> None:
     )
     (finding,) = judged("File already exists: out/dist_init\n" + beyond)["LOG021"].findings
     assert "the file at which they meet, out/dist_init, is of an earlier start" in finding.what
-    assert finding.remedies[0].commands == ["rm -f out/dist_init"]
+    assert finding.remedies[0].commands == ["rm -- out/dist_init"]
     (finding,) = judged("| distributed init (rank 1): file:///ckpt/init, gpu 1\n" + beyond)["LOG021"].findings
-    assert finding.remedies[0].commands == ["rm -f /ckpt/init"]
+    assert finding.remedies[0].commands == ["rm -- /ckpt/init"]
     (finding,) = judged(beyond)["LOG021"].findings
     assert "more than the job has" in finding.what

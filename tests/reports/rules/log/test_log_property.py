@@ -52,7 +52,8 @@ def _logs() -> Iterator[tuple[str, list[bytes]]]:
     others = [*_DATA.glob("torch/*/log.txt"), *_DATA.glob("*.log"), *_DATA.glob("public/*.log")]
     for path in sorted(others):
         yield str(path.relative_to(_DATA)), [path.read_bytes()]
-    for path in sorted([*others, *_DATA.glob("stories/*.log")]):
+    failed = [path for path in _DATA.glob("stories/*.log") if "=fail" in path.read_text().partition("\n")[0]]
+    for path in sorted([*others, *failed]):
         files = logcases.by_writer(path.read_bytes())
         if len(files) > 1:
             yield f"{path.relative_to(_DATA)} by writer", files[:_MOST_FILES]
