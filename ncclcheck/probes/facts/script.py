@@ -100,6 +100,7 @@ class ScriptFile(Struct, frozen=True, kw_only=True):
     lines: those around calls that are looked at, by number. words: names and short strings in it. modules: what it
     imports. unread: samplers that nothing is given. factories: functions that make its dataset, without arguments.
     branching: models whose forward leaves layers out under a condition. in_memory: datasets with all samples.
+    ends: of its own lines ("") and of functions the last line and the indentation, where more could follow.
     """
 
     name: str
@@ -112,6 +113,7 @@ class ScriptFile(Struct, frozen=True, kw_only=True):
     factories: list[str] = field(default_factory=list)
     branching: list[str] = field(default_factory=list)
     in_memory: list[str] = field(default_factory=list)
+    ends: dict[str, tuple[Count, Count]] = field(default_factory=dict)
 
 
 class Script(Struct, frozen=True, kw_only=True, dict=True):  # its __dict__: what reports derive from it

@@ -499,9 +499,11 @@ def _diff(script: Script, file: str, change: Mapping[int, str | None]) -> str:
 def _hunk(lines: Mapping[int, str], change: Mapping[int, str | None], shift: int) -> tuple[str, int]:
     """Changes near each other, and how many lines they add. shift: what the hunks before it have added."""
     first, last = min(change), max(change)
-    while first - 1 in lines and min(change) - first < _AROUND:
+    begin, end = ((change[at] or "").split("\n") for at in (first, last))
+    lead, trail = _AROUND - (begin[0] == lines[first]), _AROUND - (end[-1] == lines[last])  # as many on both sides
+    while first - 1 in lines and min(change) - first < lead:
         first -= 1
-    while last + 1 in lines and last - max(change) < _AROUND:
+    while last + 1 in lines and last - max(change) < trail:
         last += 1
     body, added, taken = [], 0, 0
     for at in range(first, last + 1):
@@ -511,8 +513,12 @@ def _hunk(lines: Mapping[int, str], change: Mapping[int, str | None], shift: int
             body.append(f" {lines[at]}")
             continue
         new = change[at]
-        body += [f"-{lines[at]}", *([] if new is None else [f"+{line}" for line in new.split("\n")])]
-        added, taken = added + (0 if new is None else new.count("\n") + 1), taken + 1
+        whole = [] if new is None else new.split("\n")
+        stays = whole.index(lines[at]) if lines[at] in whole else -1
+        body += [f"{' ' if place == stays else '+'}{line}" for place, line in enumerate(whole)]
+        if stays < 0:
+            body.insert(len(body) - len(whole), f"-{lines[at]}")
+        added, taken = added + len(whole), taken + 1
     if not all(line.isprintable() for line in body):
         return "", 0
     count = last - first + 1
