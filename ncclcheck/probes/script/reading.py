@@ -156,6 +156,7 @@ def _file(source: ParsedFile, calls: Sequence[Call], trace: Sequence[Call], unus
         branching=classes.branching(source),
         in_memory=classes.in_memory(source),
         ends=ends,
+        cut=len(source.lines) if source.cut else 0,
     )
 
 

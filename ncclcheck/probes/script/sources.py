@@ -48,7 +48,7 @@ class ParsedFile:
     """One file. tree: None where it was not parsed; `problem` says why, or it does not speak of ranks.
 
     named: on the command line. nodes: those of the tree by type, outer ones first. local: module as imported ->
-    file.
+    file. cut: no newline ends its last line.
     """
 
     name: str
@@ -58,6 +58,7 @@ class ParsedFile:
     problem: str = ""
     local: dict[str, str] = field(default_factory=dict)
     nodes: dict[type[ast.AST], list[ast.AST]] = field(default_factory=dict)
+    cut: bool = False
 
     def of(self, kind: type[Node]) -> list[Node]:
         """All nodes of one type; a walk costs more than what is looked for in it."""
@@ -112,7 +113,9 @@ def _read(name: str, roots: Sequence[str], most: int, *, named: bool, whole: boo
     if not whole and not _SPEAKS_OF_RANKS.search(data):
         return ParsedFile(name, local=_local(_imported_as_text(data), name, roots)), len(data)
     tree, nodes = _parsed(name, text)
-    source = ParsedFile(name, named, text.removesuffix("\n").split("\n"), tree, nodes=nodes)
+    source = ParsedFile(
+        name, named, text.removesuffix("\n").split("\n"), tree, nodes=nodes, cut=not text.endswith("\n")
+    )
     source.local.update(_local(_imported(source), name, roots))
     return source, len(data)
 

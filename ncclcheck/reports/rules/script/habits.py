@@ -384,7 +384,8 @@ def _read_seldom(script: Script, call: Call) -> Remedy:
     reads = {
         other.line: other
         for other in in_function(script, call.function)
-        if (other.name in _READS or other.name == "float") and other.loops[-1:] == call.loops[-1:] and loop
+        if (other.name in _READS or other.name == "float") and other.loops == call.loops and loop
+        and other.guards == call.guards
         and _RESULTS.search(_read(other))
     }  # fmt: skip
     count = re.match(r"\(?(\w+)(?:,|$)", loop.target) if loop and re.match(r"range|enumerate", loop.over) else None

@@ -13,6 +13,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     by_rank,
     here,
     in_function,
+    indent,
     line_of,
     of_own_steps,
     reached,
@@ -31,7 +32,9 @@ _HELD_OUT = re.compile(r"val|test|eval|\bdev", re.IGNORECASE)
 _BY_RANKS = re.compile(r"/ (?:\w+\.)*(?:world_size|get_world_size\(\))\)*$")
 _BAR = re.compile(r"set_postfix|set_description")
 _EXCHANGED = re.compile(r"reduc|gather|synchroni[sz]e_|average_across|send|recv|all_to_all", re.IGNORECASE)
-_SHOWN = r"(?<=[{{(]){0}(?=[:}}).!,])|(?<=, ){0}(?=[).,])"  # a name in an f-string, or as an argument
+# A name in an f-string, or as an argument.
+_SHOWN = r"(?P<ahead>[{{(](?={0}[:}}).!,])|(?:^\s*|, )(?={0}[).,])){0}"
+_LONG = 40  # lines of a block that logs (chosen)
 _DEEP = 3  # functions within functions that are looked at
 
 
@@ -97,19 +100,35 @@ def _averaged(script: Script, call: Call) -> Remedy:
     losses = {other.on for other in steps if other.on.isidentifier()}
     if not losses and "loss" in line and not steps:
         losses = {given for given in static.arguments.values() if re.fullmatch(r"\w*loss", given)}
-    names = [name for name in losses if re.search(_SHOWN.format(name), line)]
+    block = _block(script, call.file, guard.line) if guard else {}
+    names = [name for name in losses if any(re.search(_SHOWN.format(name), line) for line in block.values())]
     outer = static.guards[: static.guards.index(guard)] if guard else ()
     if (
         len(names) != 1 or guard is None or guard.branch != "if" or not home
         or not is_started(script, call) or (static.loops and guard.line < static.loops[-1].line)
-        or any(guard.kind != "main" for guard in outer) or guard is not static.guards[-1]
+        or any(guard.kind != "main" for guard in outer) or call.line not in block
     ):  # fmt: skip
         return you(text)
     name = names[0]
     before = at_line(script, call.file, guard.line, f"mean_{name} = {name}.detach().clone()",
                      f"{home}.all_reduce(mean_{name})", f"mean_{name} /= {home}.get_world_size()")  # fmt: skip
-    shown = {call.line: re.sub(_SHOWN.format(name), f"mean_{name}", line)}
-    return changed(script, text, call.file, before, shown)
+    shown = {at: re.sub(_SHOWN.format(name), rf"\g<ahead>mean_{name}", line) for at, line in block.items()}
+    return changed(script, text, call.file, before, {at: new for at, new in shown.items() if new != block[at]})
+
+
+def _block(script: Script, file: str, head: int) -> dict[int, str]:
+    """The lines under a condition, as far as they are known."""
+    lines: dict[int, str] = {}
+    depth, known = (
+        indent(line_of(script, file, head)),
+        next(kept.lines for kept in script.files if kept.name == file),
+    )
+    for at in range(head + 1, head + _LONG):
+        line = known.get(str(at))
+        if line is None or (line.strip() and len(indent(line)) <= len(depth)):
+            break
+        lines[at] = line
+    return lines
 
 
 def _own_logged(script: Script) -> Call | None:

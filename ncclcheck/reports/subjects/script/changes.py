@@ -15,6 +15,7 @@ Change = Mapping[int, str | None]
 _BRANCHES = re.compile(r"(?:elif|else|except|finally|case)\b|@")
 _HEADS = re.compile(r"(?:if|for|while|with|try|async|def|class|elif|else|except|finally)\b.*:\s*(?:#.*)?$")
 _ALIAS = re.compile(r"import torch\.distributed as (\w+)|from torch import distributed(?: as (\w+))?\s*$")
+_LEAVES = re.compile(r"(?:return|raise|yield|break|continue)\b")
 _OPENS = ("(", "[", "{", ",", "\\")
 
 
@@ -37,7 +38,7 @@ def after(script: Script, call: Call, *lines: str) -> Change | None:
     head, end = line_of(script, call.file, first), line_of(script, call.file, last)
     if not end or _HEADS.match(head.strip()) or not _begins(head, line_of(script, call.file, first - 1)):
         return None
-    if end.rstrip().endswith(_OPENS) or (first == last and not _is_whole(end)):
+    if _LEAVES.match(head.strip()) or end.rstrip().endswith(_OPENS) or (first == last and not _is_whole(end)):
         return None
     return {last: "\n".join([end, *(indent(head) + new for new in lines)])}
 
