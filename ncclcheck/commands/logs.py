@@ -41,7 +41,8 @@ def run(options: Options, given: Sequence[str]) -> int:
 def read(paths: Sequence[str], until: float, progress: Progress) -> Logs:
     """Text and Flight Recorder dumps, each by its own reader. until: by time.monotonic."""
     reading, dumps = LogReading(until=until, progress=progress.step), []
-    progress.stage(f"reading {len(paths)} files" if len(paths) > 1 else f"reading {paths[0]}")
+    # On a terminal alone, where it is wiped: in a file it would be one more line of an answer of one screen.
+    progress.step(f"reading {len(paths)} files" if len(paths) > 1 else f"reading {paths[0]}")
     for source in sources.opened(paths, until):
         if source.file is None and not source.problem:
             reading.empty_folder(source.name)

@@ -311,7 +311,7 @@ def test_every_form_tells_the_story(ncclcheck: Command, tmp_path: Path) -> None:
         "logs", "train.log", "--save", "a.json", "--markdown", "a.md", "--junit", "a.xml", "--prometheus", "a.prom"
     )
     assert ran.code == 1
-    assert ran.err.startswith("reading train.log")
+    assert ran.err == ""
     for form in (ncclcheck("logs", "train.log", "-v").out, (tmp_path / "a.md").read_text()):
         assert "What happened first: train.log:6" in form
         assert "Follows from it, and is no cause:" in form

@@ -50,6 +50,7 @@ def _read(files_read: Sequence[ParsedFile], arguments: Sequence[str], nodes: int
         calls += [call for call in walk.calls if not _is_gone(call, gone)] if gone else walk.calls
         unused = living.counted(dead.get(source.name, []))
         files.append(_file(source, walk.calls, [call for call in trace if call.file == source.name], unused))
+    files += _not_there(files_read)
     return Script(files=files, calls=calls[:_MOST_CALLS], arguments=[*arguments], nodes=nodes, trace=trace)
 
 
@@ -158,6 +159,17 @@ def _file(source: ParsedFile, calls: Sequence[Call], trace: Sequence[Call], unus
         ends=ends,
         cut=len(source.lines) if source.cut else 0,
     )
+
+
+def _not_there(read: Sequence[ParsedFile]) -> list[ScriptFile]:
+    """Files of the repository's own that are imported, and are not in it."""
+    places: dict[str, str] = {}
+    for source in read:
+        for name, line in source.missing.items():
+            places.setdefault(name, f"{source.name}:{line}")
+    return [
+        ScriptFile(name=name, problem=f"{by} imports it, and there is no such file") for name, by in places.items()
+    ]
 
 
 def _lines(

@@ -71,7 +71,7 @@ def test_two_nodes_that_would_tell_the_same_address_are_a_failure_for_gloo() -> 
 def test_localhost_as_a_nodes_own_name_is_never_taken_from_loopback() -> None:
     own = Resolution(name="localhost", addresses=["127.0.0.1"])
     machine = node("h2", LO, ETH0)
-    machine = replace(machine, host=replace(machine.host, own_name=own))  # type: ignore[type-var]
+    machine = replace(machine, host=replace(machine.host, own_name=own))
     judgement = verdict("NET005", machine, node("b", LO, nic("eth0", "10.1.0.2/24")), job=Job(backend="gloo"))
     (finding,) = [finding for finding in judgement.findings if finding.where.node == "h2"]
     assert finding.state is State.FAIL

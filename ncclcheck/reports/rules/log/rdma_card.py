@@ -75,13 +75,17 @@ def traffic_class(logs: Logs) -> Iterator[Finding]:
 
 
 def _differing(logs: Logs) -> dict[str, str]:
-    """Name -> its values by host, where they are not the same."""
+    """Name -> its values by host, where they are not the same.
+
+    NCCL prints one as it uses it: a process that opens no connection of the network prints none.
+    """
     by_name = {}
     for name in ("NCCL_IB_TC", "NCCL_IB_SL", "NCCL_IB_PKEY"):
         values = {
-            host: processes[0].settings.get(name, "not set")
-            for host, processes in processes_by_host(logs).items()
-            if processes[0].settings
+            host: "; ".join(sorted({process.settings[name] for process in all_of_it if name in process.settings}))
+            or "not set"
+            for host, all_of_it in processes_by_host(logs).items()
+            if any(process.settings for process in all_of_it)
         }
         if len(set(values.values())) > 1:
             by_name[name] = ", ".join(f"{value} on {host}" for host, value in [*values.items()][:4])

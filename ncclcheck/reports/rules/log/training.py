@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.probes.facts.log.fields import LogFields, first_named
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, you
+from ncclcheck.reports.rules.log.first import consequences, errors
 from ncclcheck.reports.subjects.logs import hangs
 from ncclcheck.reports.subjects.logs.ending import Ending, died, goes_on_after
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, events_of, in_order, log_rule
+from ncclcheck.reports.subjects.logs.words.unexplained import unexplained
 from ncclcheck.reports.text.words.fold import fold_numbers, fold_ranks
 
 _SIZES = re.compile(r"[Rr]ank (\d+) has (?:inconsistent )?(\d+) param")
+_NO_GUESS = "under current context"  # what torch says where the program, or CUDA's default, chose the device
 _MOST_LIKE = 3  # ranks: of two that differ none is the odd one
 
 
@@ -127,7 +130,8 @@ def group_knows_its_gpu(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     torch's own warning: "using GPU N to perform barrier as devices used by this process are currently unknown".
-    Where steps follow it the guess was right: a note.
+    Where work follows it the guess was right: a note, unless the job failed. "using the device under current
+    context" is no guess: a note as well.
 
     ## Fix
     - **you** `torch.cuda.set_device(local_rank)` before `init_process_group(..., device_id=torch.device("cuda",
@@ -138,12 +142,16 @@ def group_knows_its_gpu(logs: Logs) -> Iterator[Finding]:
     FoundationVision/Infinity#76.
     """
     if events := in_order(events_of(logs, "barrier-without-device")):
-        proof = Ending(logs).proof  # steps may go to stdout, and the warning to stderr's file
-        survived = bool(proof) and not died(logs)
-        right = survived and all(proof.get(event.file, event.line + 1) > event.line for event in events)
+        work = Ending(logs).just_after  # steps may go to stdout, and the warning to stderr's file
+        guessed = [event for event in events if _NO_GUESS not in event.text]
+        passed = not guessed or (
+            work and all(work.get(event.file, event.line + 1) > event.line for event in guessed)
+        )
+        failed = died(logs) or errors(logs) or consequences(logs) or unexplained(logs)
+        right = passed and not failed
         yield cause(
             events,
-            "torch guessed the GPU of each rank",
+            "torch guessed the GPU of each rank" if guessed else "torch was not told the GPU of each rank",
             why="Where the guess is wrong, two ranks meet on one GPU, and the barrier hangs.",
             owner="job",
             at=Where() if len({event.rank for event in events}) > 1 else None,

@@ -240,6 +240,7 @@ def _not_shared(logs: Logs, event: LogEvent) -> bool:
 
 
 def _without(logs: Logs) -> Iterator[Finding]:
+    """What NCCL says as it takes the other path: it works, sound jobs say it too, and it ends none."""
     for where, events in hosts(events_of(logs, "p2p-off", "p2p-not-enabled", "legacy-ipc")):
         ipc = all(event.sign == "legacy-ipc" for event in events)
         what = "the platform has no CUDA IPC (WSL2, vGPU)" if ipc else "the driver forbids P2P between GPUs"
@@ -249,7 +250,7 @@ def _without(logs: Logs) -> Iterator[Finding]:
             why="It works, at a fraction of the speed; it is normal for GeForce, L4, A10, WSL2 and virtual "
             "machines.",
             owner="node",
-            state=State.WARN,
+            state=State.NOTE,
             fix=[
                 you("Confirm: what the driver says of each pair.", "nvidia-smi topo -p2p r", "nvidia-smi topo -m"),
                 _ACS,

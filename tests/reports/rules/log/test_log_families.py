@@ -20,6 +20,7 @@ _GUESS = (
     "[rank1]:[W1109 22:40:00.100 ProcessGroupNCCL.cpp:4561] [PG ID 0 PG GUID 0 Rank 1]  using GPU 1 to perform "
 )
 _GUESSED = _GUESS + "barrier as devices used by this process are currently unknown.\n"
+_NOT_TOLD = "UserWarning: barrier(): using the device under current context. You can specify `device_id`.\n"
 _STEPS = "".join(f"iteration {number} / 1000 | loss 2.1\n" for number in range(100, 150))
 _CUT = (
     "[rank{0}]:[E1109 22:47:01.100 ProcessGroupNCCL.cpp:629] [Rank {0}] Watchdog caught collective operation "
@@ -57,7 +58,11 @@ def test_a_server_that_drains_its_requests_was_stopped() -> None:
         ((_GUESSED,), "warn"),
         ((_GUESSED + _STEPS,), "note"),
         ((_GUESSED, _STEPS), "note"),  # the one of stderr, the other of stdout
+        ((_GUESSED + "iteration 1 / 1000 | loss 2.1\n",), "note"),
         ((_STEPS + _GUESSED,), "warn"),
+        ((_NOT_TOLD,), "note"),
+        ((_NOT_TOLD + _CUT.format(1),), "warn"),
+        ((_GUESSED + _STEPS + "RuntimeError: CUDA error: an illegal memory access was encountered\n",), "warn"),
     ],
 )
 def test_a_guess_that_came_true_is_only_worth_knowing(files: tuple[str, ...], state: str) -> None:

@@ -202,6 +202,12 @@ CASES = {
             process("yew2", 1, "NCCL_IB_TC set by environment to 0.")),
         {"LOG046": "warn"},
     ),
+    "a rank that opens no connection, and so does not print the class that its host has": (
+        log(process("yew1", 0, "NCCL_DEBUG set by environment to INFO"),
+            process("yew1", 1, "NCCL_IB_TC set by environment to 106."),
+            process("yew2", 2, "NCCL_IB_TC set by environment to 106.")),
+        {},
+    ),
     "a card that died": (
         log(_two(), warn("yew2", "NET/IB : mlx5_0:1 Got async event : local catastrophic error")),
         {"LOG047": "fail"},

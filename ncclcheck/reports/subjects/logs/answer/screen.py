@@ -35,24 +35,51 @@ _STAMP = re.compile(  # of glog, before what torch says
     r"|^\d{4}-\w{3}-\d\d [\d:.]+ +\d+:\d+ +(?:ERROR|FATAL) +[A-Z]{2,5}:\w{1,60} +"  # of Neuron's runtime
 )
 _VARYING = re.compile(r"0x[0-9a-fA-F]+|\d+")
+_COLOUR = re.compile(r"\x1b\[[\d;]*m")
 
 
 def text(document: Document, style: Style) -> str:
     """All but what -v shows."""
     top = [*shown(document)]
     head, end = _head(document, style.width), _end(document, top, style)
-    failed = any(block.state is State.FAIL for block in top)
+    room = MOST_LINES - _height([*head, *end], style.width) - 2
     if not top or top[0].state is State.NOTE:
-        notes = [row for block in top for row in _in_short(block, style, _NOTE_LINES)]
-        parts = [head, [*notes, *_harmless(document, style.width)], end]
+        notes = [_in_short(block, style, _NOTE_LINES) for block in top]
+        middle = _as_many_as_fit([*notes, *_harmless(document, style.width)], style.width, room)
     else:
+        failed = any(block.state is State.FAIL for block in top)
         beside = _follows(document, top[0], style.width) if failed else []
-        others = [row for block in top[1 : _MOST_OTHERS + 1] for row in _in_short(block, style, 1)]
+        middle = _with_others(top, beside, style, room)
+    return "\n\n".join("\n".join(part) for part in [head, middle, end] if part) + "\n"
+
+
+def _with_others(top: Sequence[FindingBlock], beside: list[str], style: Style, room: int) -> list[str]:
+    """The cause in full, and of the others as many as leave it the room."""
+    rows: list[str] = []
+    for most in range(_MOST_OTHERS, -1, -1):
+        others = [row for block in top[1 : most + 1] for row in _in_short(block, style, 1)]
         if left := len(top) - 1 - len(others):
-            others.append(f"{'':8}and {left} more (-v shows all)")
-        room = MOST_LINES - len([*head, *beside, *others, *end]) - 2
-        parts = [head, [*_in_full(top[0], style, room), *beside, *others], end]
-    return "\n\n".join("\n".join(part) for part in parts if part) + "\n"
+            others.append(_left(left))
+        below = [*beside, *others]
+        rows = [*_in_full(top[0], style, room - _height(below, style.width)), *below]
+        if _height(rows, style.width) <= room:
+            break
+    return rows
+
+
+def _as_many_as_fit(pieces: Sequence[list[str]], width: int, room: int) -> list[str]:
+    """The first pieces whole, and how many there are more."""
+    for kept in range(len(pieces), 0, -1):
+        rows = [row for piece in pieces[:kept] for row in piece]
+        if left := len(pieces) - kept:
+            rows.append(_left(left))
+        if _height(rows, width) <= room:
+            return rows
+    return []
+
+
+def _left(count: int) -> str:
+    return f"{'':8}and {count} more (-v shows all)"
 
 
 def shown(document: Document) -> Iterator[FindingBlock]:
@@ -94,13 +121,20 @@ def _head(document: Document, width: int) -> list[str]:
 def _in_full(block: FindingBlock, style: Style, room: int) -> list[str]:
     """Its heading, evidence, why and fix in so many lines."""
     width, title = style.width, heading(block)
-    rows = _cut(headed(block.state, block.codes, title.text, style), _HEADING_LINES, width)
+    head = _cut(headed(block.state, block.codes, title.text, style), _HEADING_LINES, width)
     for place in [place for place in title.below[:1] if place.what not in title.text]:
-        rows += _cut(wrapped(str(place), width, " " * 8, " " * 8), _SEEN_LINES, width)
-    for source, value in _seen(block.evidence):
-        rows += _cut(labelled("seen", f"{source}: {value}", width), _SEEN_LINES, width)
-    rows += _cut(labelled("why", block.why, width), _WHY_LINES, width) if block.why else []
-    return [*rows, *_fixes(block.remedies, width, room - _height(rows, width))]
+        head += _cut(wrapped(str(place), width, " " * 8, " " * 8), _SEEN_LINES, width)
+    why = _cut(labelled("why", block.why, width), _WHY_LINES, width) if block.why else []
+    pieces, rows = _seen(block.evidence), head
+    for most in range(len(pieces), min(len(pieces), 1) - 1, -1):
+        proofs = [
+            _cut(labelled("seen", f"{at}: {value}", width), _SEEN_LINES, width) for at, value in pieces[:most]
+        ]
+        told = [*head, *(row for proof in proofs for row in proof), *why]
+        rows = [*told, *_fixes(block.remedies, width, room - _height(told, width))]
+        if _height(rows, width) <= room:
+            break
+    return rows
 
 
 def _seen(evidence: Sequence[Evidence]) -> list[tuple[str, str]]:
@@ -168,8 +202,8 @@ def _fix(remedy: Remedy, width: int, *, whole: bool) -> list[str]:
 
 
 def _height(rows: Sequence[str], width: int) -> int:
-    """Lines of the screen: a long command takes several."""
-    return sum(-(-len(row) // width) for row in rows)
+    """Lines of the screen: a long command takes several, colours none."""
+    return sum(-(-len(_COLOUR.sub("", row)) // width) for row in rows)
 
 
 def _follows(document: Document, cause: FindingBlock, width: int) -> list[str]:
@@ -188,13 +222,13 @@ def _follows(document: Document, cause: FindingBlock, width: int) -> list[str]:
     return _cut(labelled("then", f"{words} (-v)", width), 1, width)
 
 
-def _harmless(document: Document, width: int) -> list[str]:
-    """What frightens and means nothing, a line each."""
+def _harmless(document: Document, width: int) -> list[list[str]]:
+    """What frightens and means nothing, each kind by itself."""
     tolds = document.diagnosis.harmless if document.diagnosis else []
     words = [f"{kind.place}: {_clipped(kind.text)}: {kind.why}" for kind in tolds[:_MOST_HARMLESS]]
     if left := len(tolds) - len(words):
         words.append(f"and {many(left, 'more kind')} of harmless lines (-v)")
-    return [row for word in words for row in _cut(labelled("fine", word, width), _NOTE_LINES, width)]
+    return [_cut(labelled("fine", word, width), _NOTE_LINES, width) for word in words]
 
 
 def _clipped(text: str) -> str:
@@ -211,7 +245,7 @@ def _cut(rows: list[str], most: int, width: int) -> list[str]:
     if len(rows) <= most:
         return rows
     last = rows[most - 1]
-    while len(last) + 4 > width and " " in last.strip():
+    while len(_COLOUR.sub("", last)) + 4 > width and " " in last.strip():
         last = last.rpartition(" ")[0]
     return [*rows[: most - 1], f"{last} ..."]
 
