@@ -118,6 +118,31 @@ _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|tr
 # By what a message says of a fault of a GPU, a card or a disk; looked at where nothing knows it better.
 _FAULTS = (
     made(
+        r"(?i)undefined symbol|symbol lookup error|symbol not found",
+        "A library was built for another release of the one that has the symbol (CUDA's, MPI's, torch's), or one of "
+        "another installation is found first: the symbol's name says whose it is.",
+        you("Confirm: what the library that is named finds, and what is installed.", "ldd -r LIBRARY.so | head -20",
+            "echo $LD_LIBRARY_PATH", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
+        you("Build it again in this environment, with this CUDA and this MPI, or install the build for them.",
+            "python -m pip install --no-cache-dir --force-reinstall PACKAGE"),
+        you("Where it is a component of another MPI, take that one's folder out of the path."),
+    ),
+    made(
+        r"(?i)\bmutually[- ]exclusive\b|\bconflicting (?:options|variables|parameters|arguments|settings|values)\b",
+        "Two settings that exclude each other are both set: what the job then does is not what was meant.",
+        you("Confirm: where each comes from (command line, environment, a file of settings).",
+            "env | grep -E '^(OMPI|PRTE|PMIX|UCX|NCCL)_'", "grep -rv '^#' /etc/openmpi*/*.conf ~/.openmpi/*.conf"),
+        you("Take one of the two back, on all nodes."),
+    ),
+    made(
+        r"(?i)\b(?:driver|fabric ?manager|kernel module)\b.{0,120}\bversion\b.{0,80}(?:do(?:es)?(?:n't| not) match|mismatch)",
+        "Two parts of the GPU's driver are of different releases: the one does not start with the other.",
+        admin("Confirm, on that node.", "nvidia-smi --query-gpu=driver_version --format=csv,noheader",
+              "cat /proc/driver/nvidia/version; nv-fabricmanager --version"),
+        admin("Install both of one release, and restart the service or the node.",
+              "systemctl restart nvidia-fabricmanager"),
+    ),
+    made(
         r"(?i)regist\w{0,6} (?:memory|mr|buffer|region)\b.{0,100}bad address"
         r"|\bnv(?:idia)?_peer_?mem\b.{0,40}\b(?:not (?:loaded|found|detected)|missing)|neither .{0,40}peer_?mem\b",
         "The RDMA card cannot register the memory of a GPU: as a rule the driver's part for it is not loaded.",
@@ -187,6 +212,14 @@ _FAULTS = (
 # By what a message says in general: programs that run say such things, too.
 _CLASSES = (
     *_FAULTS,
+    made(
+        r"Name or service not known|[Nn]ame does not resolve|No address associated with hostname",
+        "The name has no address on this node: it is not in the DNS that this node or pod asks, its service or pod is "
+        "not there (yet, or any more), or it is misspelt.",
+        you("Confirm, on that node, started as the job is.", "getent hosts NAME; cat /etc/resolv.conf"),
+        you("Give the master's full name or its address, once its pod or node runs; in Kubernetes the service must "
+            "be headless and publish addresses that are not ready.", "kubectl get service,pods -o wide"),
+    ),
     made(
         r"(?i)\b(?:version|release|built (?:for|with|against)|compiled (?:for|with"
         r"|against))\b.{0,120}?\b(?:mismatch\w*"
