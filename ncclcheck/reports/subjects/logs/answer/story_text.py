@@ -7,7 +7,7 @@ import textwrap
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.logs.answer.story import TELL_LITTLE, Cause, KindOfLines, LogDiagnosis
-from ncclcheck.reports.subjects.logs.words.wording import SAY_OF_WHY
+from ncclcheck.reports.subjects.logs.words.wording import FAULT_TOLD, SAY_OF_WHY
 from ncclcheck.reports.text.words.fold import many
 from ncclcheck.reports.text.words.wrapping import wrapped
 
@@ -77,9 +77,10 @@ def decision(document: Document) -> str:
     if document.state == "incomplete":
         sentences = (words for code, words in _NOT_KNOWN if _is_unknown(document, code))
         return _STANDS_OUT if _stands_out(document) else next(sentences, _WITHOUT_CAUSE["incomplete"])
-    if document.state == "fail" and any(
-        SAY_OF_WHY in finding.what for v in document.verdicts for finding in v.findings
-    ):
+    headings = [finding.what for v in document.verdicts for finding in v.findings]
+    if document.state == "fail" and any(FAULT_TOLD in what for what in headings):
+        return "The fault that these lines tell is above; nothing after it shows that the job went on."
+    if document.state == "fail" and any(SAY_OF_WHY in what for what in headings):
         return "This job failed; what these lines say of why is above, and what would show more."
     if document.state in _WITHOUT_CAUSE:
         return _WITHOUT_CAUSE[document.state]

@@ -139,11 +139,7 @@ def last_words(logs: Logs) -> list[LogEvent]:
         event
         for event in logs.events
         if (
-            (
-                event.sign == "explains"
-                and not (MILD.match(event.text) or event.level)
-                and of_a_fault(event.text)
-            )
+            (event.sign == "explains" and not (MILD.match(event.text) or event.level) and of_a_fault(event.text))
             or (event.sign == "name-unresolved" and not _below(logs, event))
         )
         and work.get(event.file, 0) < event.line

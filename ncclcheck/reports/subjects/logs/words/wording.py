@@ -34,6 +34,7 @@ SAID = ("complaint", "explains", "command-not-run", "executable-missing", "ended
 # The level of a line, by Python's loggers, its warnings or glog.
 MILD = re.compile(r"(?:\S{1,300} ){0,4}\[?(?:[WI]\d{0,4} |WARN|INFO|DEBUG|\w{0,40}[wW]arning\b)")
 SAY_OF_WHY = "these lines say of why"
+FAULT_TOLD = "a fault is told, and nothing after it shows that the job went on"
 _BAD = re.compile(
     r"(?i)\b(?:\w{0,40}error|fail(?:ed|ure)|exception|aborted|timed out|cannot|can't|could not|unable|invalid"
     r"|exceed\w{0,3})\b"
@@ -115,17 +116,35 @@ _REASON = re.compile(
 )
 _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 
+_BUILT_FOR_OTHERS = (
+    you("Confirm: what the library that is named finds, and what is installed.", "ldd -r LIBRARY.so | head -20",
+        "echo $LD_LIBRARY_PATH", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
+)  # fmt: skip
 # By what a message says of a fault of a GPU, a card or a disk; looked at where nothing knows it better.
 _FAULTS = (
     made(
-        r"(?i)undefined symbol|symbol lookup error|symbol not found",
-        "A library was built for another release of the one that has the symbol (CUDA's, MPI's, torch's), or one of "
-        "another installation is found first: the symbol's name says whose it is.",
-        you("Confirm: what the library that is named finds, and what is installed.", "ldd -r LIBRARY.so | head -20",
-            "echo $LD_LIBRARY_PATH", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
-        you("Build it again in this environment, with this CUDA and this MPI, or install the build for them.",
+        r"undefined symbol: (?:cuda|cu[A-Z])|undefined symbol: \w{0,4}(?:cudnn|cublas|cufft)",
+        "The library was built for another release of CUDA, in which that function was still, or already, there.",
+        *_BUILT_FOR_OTHERS,
+        you("Build it again with this CUDA, or install the build for it.",
             "python -m pip install --no-cache-dir --force-reinstall PACKAGE"),
-        you("Where it is a component of another MPI, take that one's folder out of the path."),
+    ),
+    made(
+        r"undefined symbol: (?:opal|orte|ompi|mca|prte|pmix|ucp|ucs|[PM]?MPI)_|/(?:openmpi|ompi|pmix)/mca_\S{1,80}: undefined",
+        "A component of another build of MPI is loaded than the MPI that was started: two installations, or what an "
+        "older one left in its folder.",
+        you("Confirm: whose it is, and which MPI is found first.", "ldd -r LIBRARY.so | head -20",
+            "which -a mpirun; ompi_info | head -3; echo $LD_LIBRARY_PATH $OPAL_PREFIX"),
+        you("Take the other installation out of the path, or delete the component that the older one left; build what "
+            "uses MPI (horovod, mpi4py) again with this one."),
+    ),
+    made(
+        r"(?i)undefined symbol|symbol lookup error|symbol not found",
+        "A library was built for another release of the one that has the symbol, or one of another installation is "
+        "found first: the symbol's name says whose it is.",
+        *_BUILT_FOR_OTHERS,
+        you("Build it again in this environment, or install the build for it.",
+            "python -m pip install --no-cache-dir --force-reinstall PACKAGE"),
     ),
     made(
         r"(?i)\bmutually[- ]exclusive\b|\bconflicting (?:options|variables|parameters|arguments|settings|values)\b",
@@ -396,7 +415,10 @@ def quoted(event: LogEvent, most: int = _MOST) -> str:
         condition, own = event.fields.get("condition", ""), event.fields.get("called_at", "")
         called = f", called at {own}" if own and own != event.fields["raised_at"] else ""
         text += f"{called}: assert {condition}" if condition else called
-    if len(text) > most and event.sign == "mpi-box":  # the first sentences say it
+    if len(text) > most and event.sign == "mpi-box":  # the first sentence says it, and what MPI knows of it
+        sentence, *known = text.split("; ")
+        text = "; ".join([sentence.partition(". ")[0], *known]) if known else text
+    if len(text) > most and event.sign == "mpi-box":
         return f"{text[:most].rpartition(' ')[0]} ..."
     return text if len(text) <= most else _shortened(text, most)
 
