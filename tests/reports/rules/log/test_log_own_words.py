@@ -124,13 +124,13 @@ def test_an_exception_that_says_little_is_told_with_the_error_before_it() -> Non
 
 
 MCA = (
-    f"{'-' * 74}\nTwo mutually-exclusive MCA variables were specified.  This can result\nin undefined behavior.\n\n"
-    "  1st MCA variable: btl_tcp_if_include\n    Source of value: environment\n"
+    f"{'-' * 74}\nTwo mutually-exclusive MCA variables were specified.  This can result\n"
+    "in undefined behavior.\n\n  1st MCA variable: btl_tcp_if_include\n    Source of value: environment\n"
     f"  2nd MCA variable: btl_tcp_if_exclude\n{'-' * 74}\n"
 )
 NAME = (
-    "[W socket.cpp:558] [c10d] The IPv6 network addresses of (head-0.head, 3389) cannot be retrieved (gai error: -2 - "
-    "Name or service not known).\n"
+    "[W socket.cpp:558] [c10d] The IPv6 network addresses of (head-0.head, 3389) cannot be retrieved "
+    "(gai error: -2 - Name or service not known).\n"
 )
 
 
@@ -179,7 +179,7 @@ def test_a_launcher_s_error_that_it_dealt_with_is_quoted_and_not_judged() -> Non
 
 
 def test_mlperf_s_lines_are_progress_and_success() -> None:
-    line = ':::MLLOG {{"namespace": "", "event_type": "INTERVAL_END", "key": "{}", "value": null, "metadata": {{{}}}}}\n'
+    line = ':::MLLOG {{"event_type": "INTERVAL_END", "key": "{}", "value": null, "metadata": {{{}}}}}\n'
     epochs = "".join(line.format("epoch_stop", f'"epoch_num": {number}') for number in range(1, 4))
     assert judged(epochs + line.format("run_stop", '"status": "success"'))["LOG007"].state.value == "ok"
     assert judged(line.format("run_stop", '"status": "aborted"'))["LOG007"].state.value != "ok"

@@ -130,31 +130,34 @@ _FAULTS = (
             "python -m pip install --no-cache-dir --force-reinstall PACKAGE"),
     ),
     made(
-        r"undefined symbol: (?:opal|orte|ompi|mca|prte|pmix|ucp|ucs|[PM]?MPI)_|/(?:openmpi|ompi|pmix)/mca_\S{1,80}: undefined",
-        "A component of another build of MPI is loaded than the MPI that was started: two installations, or what an "
-        "older one left in its folder.",
+        r"undefined symbol: (?:opal|orte|ompi|mca|prte|pmix|ucp|ucs|[PM]?MPI)_"
+        r"|/(?:openmpi|ompi|pmix)/mca_\S{1,80}: undefined",
+        "A component of another build of MPI is loaded than the MPI that was started: two installations, or "
+        "what an older one left in its folder.",
         you("Confirm: whose it is, and which MPI is found first.", "ldd -r LIBRARY.so | head -20",
             "which -a mpirun; ompi_info | head -3; echo $LD_LIBRARY_PATH $OPAL_PREFIX"),
-        you("Take the other installation out of the path, or delete the component that the older one left; build what "
-            "uses MPI (horovod, mpi4py) again with this one."),
+        you("Take the other installation out of the path, or delete the component that the older one left; build "
+            "what uses MPI (horovod, mpi4py) again with this one."),
     ),
     made(
         r"(?i)undefined symbol|symbol lookup error|symbol not found",
-        "A library was built for another release of the one that has the symbol, or one of another installation is "
-        "found first: the symbol's name says whose it is.",
+        "A library was built for another release of the one that has the symbol, or one of another installation "
+        "is found first: the symbol's name says whose it is.",
         *_BUILT_FOR_OTHERS,
         you("Build it again in this environment, or install the build for it.",
             "python -m pip install --no-cache-dir --force-reinstall PACKAGE"),
     ),
     made(
-        r"(?i)\bmutually[- ]exclusive\b|\bconflicting (?:options|variables|parameters|arguments|settings|values)\b",
+        r"(?i)\bmutually[- ]exclusive\b"
+        r"|\bconflicting (?:options|variables|parameters|arguments|settings|values)\b",
         "Two settings that exclude each other are both set: what the job then does is not what was meant.",
         you("Confirm: where each comes from (command line, environment, a file of settings).",
             "env | grep -E '^(OMPI|PRTE|PMIX|UCX|NCCL)_'", "grep -rv '^#' /etc/openmpi*/*.conf ~/.openmpi/*.conf"),
         you("Take one of the two back, on all nodes."),
     ),
     made(
-        r"(?i)\b(?:driver|fabric ?manager|kernel module)\b.{0,120}\bversion\b.{0,80}(?:do(?:es)?(?:n't| not) match|mismatch)",
+        r"(?i)\b(?:driver|fabric ?manager|kernel module)\b.{0,120}\bversion\b.{0,80}"
+        r"(?:do(?:es)?(?:n't| not) match|mismatch)",
         "Two parts of the GPU's driver are of different releases: the one does not start with the other.",
         admin("Confirm, on that node.", "nvidia-smi --query-gpu=driver_version --format=csv,noheader",
               "cat /proc/driver/nvidia/version; nv-fabricmanager --version"),
@@ -233,11 +236,11 @@ _CLASSES = (
     *_FAULTS,
     made(
         r"Name or service not known|[Nn]ame does not resolve|No address associated with hostname",
-        "The name has no address on this node: it is not in the DNS that this node or pod asks, its service or pod is "
-        "not there (yet, or any more), or it is misspelt.",
+        "The name has no address on this node: it is not in the DNS that this node or pod asks, its service or "
+        "pod is not there (yet, or any more), or it is misspelt.",
         you("Confirm, on that node, started as the job is.", "getent hosts NAME; cat /etc/resolv.conf"),
-        you("Give the master's full name or its address, once its pod or node runs; in Kubernetes the service must "
-            "be headless and publish addresses that are not ready.", "kubectl get service,pods -o wide"),
+        you("Give the master's full name or its address, once its pod or node runs; in Kubernetes the service "
+            "must be headless and publish addresses that are not ready.", "kubectl get service,pods -o wide"),
     ),
     made(
         r"(?i)\b(?:version|release|built (?:for|with|against)|compiled (?:for|with"
