@@ -80,9 +80,8 @@ def test_a_printed_diff_ends_the_finding(code: str, tmp_path: Path) -> None:
         assert {*_findings()} <= before - {code}  # and it still parses
 
 
-_WITHOUT_DIFF = {"SCR003", "SCR015", "SCR017", "SCR018", "SCR019", "SCR020", "SCR029", "SCR030", "SCR032",
-                 "SCR033", "SCR034", "SCR036", "SCR037", "SCR038", "SCR039", "SCR040", "SCR041", "SCR043",
-                 "SCR044", "SCR047", "SCR048", "SCR049", "SCR050", "SCR052"}  # fmt: skip
+_WITHOUT_DIFF = {"SCR003", "SCR015", "SCR032", "SCR033", "SCR034", "SCR037", "SCR038", "SCR039", "SCR040",
+                 "SCR041", "SCR052"}  # fmt: skip
 
 
 def _states(code: str, lines: str, arguments: list[str] | None = None, nodes: int | None = None) -> list[State]:
@@ -716,6 +715,51 @@ def test_a_link_out_of_the_folder_is_not_followed(tmp_path: Path) -> None:
     (tmp_path / "in/other.py").symlink_to(tmp_path / "out.py")
     (tmp_path / "in/train.py").write_text("import other\n")
     assert [file.name for file in reading.read(["in/train.py"], []).files] == ["in/train.py"]
+
+
+_SYNC = "import torch.distributed as dist\ndef sync():\n    dist.barrier()\n"
+_ON_ONE = "{}\nimport torch.distributed as dist\nif dist.get_rank() == 0:\n    {}\n"
+
+
+@pytest.mark.parametrize(
+    ("main", "module", "line"),
+    [
+        ("src/job/train.py", "src/other/comm.py", "from other import comm"),
+        ("src/job/train.py", "src/comm.py", "import comm"),
+        ("scripts/train.py", "src/other/comm.py", "from other import comm"),
+        ("a/b/c/train.py", "a/other/comm.py", "from other import comm"),
+    ],
+)
+@pytest.mark.parametrize("by_path", [False, True])
+def test_packages_around_the_script_are_followed(
+    main: str, module: str, line: str, by_path: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, text in ((main, _ON_ONE.format(line, "comm.sync()")), (module, _SYNC), ("setup.py", "")):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    if by_path:
+        monkeypatch.chdir((tmp_path / main).parent)
+        main = str(tmp_path / main)
+    assert [str(finding.where) for finding in _findings(main)["SCR002"]] == [f"{main}:4"]
+
+
+@pytest.mark.parametrize(
+    ("line", "missing"),
+    [
+        ("from .comm import sync", ["job/comm.py"]), ("from job.comm import sync", ["job/comm.py"]),
+        ("import job.deep.comm", ["job/deep/comm.py"]),
+        ("from . import comm", []), ("from .there import comm", []), ("from ._compiled import sync", []),
+        ("from elsewhere.comm import sync", []),
+        ("try:\n    from .comm import sync\nexcept ImportError:\n    pass", []),
+    ],
+)  # fmt: skip
+def test_a_module_of_the_repository_that_is_not_there_is_named(
+    line: str, missing: list[str], tmp_path: Path
+) -> None:
+    (tmp_path / "job/there").mkdir(parents=True)
+    (tmp_path / "job/__init__.py").write_text("")
+    (tmp_path / "job/train.py").write_text(f"{line}\n")
+    assert [str(finding.where) for finding in _findings("job/train.py").get("SCR001", [])] == missing
 
 
 def test_an_import_that_is_broken_is_unknown(tmp_path: Path) -> None:

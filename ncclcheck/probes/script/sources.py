@@ -37,6 +37,8 @@ _SPEAKS_OF_RANKS = re.compile(
 # All files are parsed as long as they are no more than this together: what they hand on is followed. A small
 # repository has as much, and it takes some 0.15 s (a judgement).
 _MOST_BYTES_IN_ANY_CASE = 200_000
+_SIGNS = (".git", "setup.py", "pyproject.toml", "setup.cfg")  # of a repository's own folder
+_MOST_AROUND = 6  # folders around a script that are asked for them (chosen; deeper ones were not seen)
 _FOLDERS = ("src", "source", "code", "app")  # as people call that of their modules
 _IMPORT = re.compile(
     rb"^[ \t]*(?:from[ \t]+([.\w]+)[ \t]+import[ \t]+(\([^)]*\)|[^\n]*)|import[ \t]+([^\n(]*))", re.MULTILINE
@@ -48,7 +50,8 @@ class ParsedFile:
     """One file. tree: None where it was not parsed; `problem` says why, or it does not speak of ranks.
 
     named: on the command line. nodes: those of the tree by type, outer ones first. local: module as imported ->
-    file.
+    file. missing: file of the repository's own that is imported and not there -> line. cut: no newline ends the
+    last line.
     """
 
     name: str
@@ -57,7 +60,9 @@ class ParsedFile:
     tree: ast.Module | None = None
     problem: str = ""
     local: dict[str, str] = field(default_factory=dict)
+    missing: dict[str, int] = field(default_factory=dict)
     nodes: dict[type[ast.AST], list[ast.AST]] = field(default_factory=dict)
+    cut: bool = False
 
     def of(self, kind: type[Node]) -> list[Node]:
         """All nodes of one type; a walk costs more than what is looked for in it."""
@@ -92,13 +97,34 @@ def read(names: Sequence[str]) -> list[ParsedFile]:
 
 
 def _roots(name: str) -> tuple[str, ...]:
-    """Where its imports lie: its folder, that of its package, and where the command was typed if around it."""
+    """Where its imports lie, nearest first: its folder, those around it up to the repository's, and their `src`.
+
+    The repository is where the command was typed, or, if the script lies elsewhere, where a sign of one is.
+    """
     own = os.path.dirname(os.path.normpath(name))
     package = own
     while package and os.path.isfile(os.path.join(package, "__init__.py")):
         package = os.path.dirname(package)
-    outer = package if os.path.isabs(own) or own.startswith("..") else ""
-    return tuple(dict.fromkeys((own, package, outer)))
+    outer = _repository(package) if os.path.isabs(own) or own.startswith("..") else ""
+    around = [package]
+    while around[-1] != outer:
+        around.append(os.path.dirname(around[-1]))
+    sources = [os.path.join(folder, "src") for folder in around]
+    beside = [folder for folder in sources if os.path.isdir(folder) and not os.path.islink(folder)]
+    return tuple(dict.fromkeys((own, *around, *beside)))
+
+
+def _repository(folder: str) -> str:
+    """The nearest folder around it with a sign of a repository; itself where there is none."""
+    outer = folder
+    for _ in range(_MOST_AROUND):
+        if any(os.path.exists(os.path.join(outer, sign)) for sign in _SIGNS):
+            return outer
+        above = os.path.dirname(outer)
+        if above in ("", outer) or os.path.basename(outer) == "..":
+            return folder
+        outer = above
+    return folder
 
 
 def _read(name: str, roots: Sequence[str], most: int, *, named: bool, whole: bool) -> tuple[ParsedFile, int]:
@@ -112,8 +138,11 @@ def _read(name: str, roots: Sequence[str], most: int, *, named: bool, whole: boo
     if not whole and not _SPEAKS_OF_RANKS.search(data):
         return ParsedFile(name, local=_local(_imported_as_text(data), name, roots)), len(data)
     tree, nodes = _parsed(name, text)
-    source = ParsedFile(name, named, text.removesuffix("\n").split("\n"), tree, nodes=nodes)
+    source = ParsedFile(
+        name, named, text.removesuffix("\n").split("\n"), tree, nodes=nodes, cut=not text.endswith("\n")
+    )
     source.local.update(_local(_imported(source), name, roots))
+    source.missing.update(_missing(source, roots))
     return source, len(data)
 
 
@@ -180,7 +209,7 @@ def _local(modules: Iterator[str], name: str, roots: Sequence[str]) -> dict[str,
     inside = [os.path.realpath(root or ".") + os.sep for root in roots]
     for module in dict.fromkeys(modules):
         places = [*zip(roots, inside, strict=True)]
-        for root, bound in [(roots[0], inside[-1])] if module.startswith(".") else places:
+        for root, bound in [(roots[0], min(inside, key=len))] if module.startswith(".") else places:
             if path := _file_of(module, name, root, bound):
                 paths[module] = path
                 break
@@ -198,6 +227,38 @@ def _imported(source: ParsedFile) -> Iterator[str]:
         yield from (name.name for name in plain.names)
     for node in source.of(ast.ImportFrom):
         yield from _of_from("." * node.level + (node.module or ""), [name.name for name in node.names])
+
+
+def _missing(source: ParsedFile, roots: Sequence[str]) -> Iterator[tuple[str, int]]:
+    """Relative imports, and those from packages of the repository, of which there is no file.
+
+    Not those in a `try`, nor of names with `_`: these are compiled, or made as the package is built.
+    """
+    tried = {id(node) for attempt in source.of(ast.Try) for node in ast.walk(attempt)}
+    for node in (*source.of(ast.Import), *source.of(ast.ImportFrom)):
+        if id(node) in tried:
+            continue
+        written = [name.name for name in node.names]
+        if isinstance(node, ast.ImportFrom):
+            written = ["." * node.level + (node.module or "")]
+        for module in written:
+            last = module.rpartition(".")[2]
+            if last and not last.startswith("_") and module not in source.local:
+                path = _expected(module, source.name, roots)
+                if path and not os.path.isdir(path) and not os.path.isfile(f"{path}.pyx"):
+                    yield f"{path}.py", node.lineno
+
+
+def _expected(module: str, name: str, roots: Sequence[str]) -> str:
+    """Where the file of a module of the repository's own would lie, less `.py`; empty if it is none of these."""
+    parts = module.lstrip(".").split(".")
+    if dots := len(module) - len(module.lstrip(".")):
+        return os.path.normpath(os.path.join(os.path.dirname(name), *[".."] * (dots - 1), *parts))
+    if len(parts) > 1:
+        for root in roots:
+            if os.path.isfile(os.path.join(root, parts[0], "__init__.py")):
+                return os.path.normpath(os.path.join(root, *parts))
+    return ""
 
 
 def _imported_as_text(data: bytes) -> Iterator[str]:

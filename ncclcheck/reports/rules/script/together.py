@@ -53,14 +53,17 @@ _BENCHMARK = re.compile(
 def all_was_read(script: Script) -> Iterator[Finding]:
     """
     ## What
-    Files that the script imports from its own folder.
+    Files that the script imports from its own repository.
 
     ## Why it matters
     What was not read is not judged: a function of such a file may enter a collective, or set the device.
 
     ## How we know
     Each file is parsed as text; nothing is imported or run. At most 500 files, 2 MB each and 20 MB together, are
-    followed. Links that lead out of the script's folder are not.
+    followed. Links that lead out of the repository are not. Modules are looked for in the script's folder, in
+    those around it up to where the command was typed (or to a folder with `.git`, `setup.py` or
+    `pyproject.toml`), and in their `src`. A relative import, or one from a package that lies there, of which
+    there is no file, is named.
 
     ## Fix
     - **you** repair the named file, or name it on the command line to see its own error.
@@ -76,7 +79,7 @@ def all_was_read(script: Script) -> Iterator[Finding]:
                 why="What was not read is not judged.",
                 owner="job",
                 evidence=[seen(file.name, file.problem)],
-                fix=[you("Repair it, or leave it out of what the script imports.")],
+                fix=[you("Repair it, fetch it, or leave it out of what the script imports.")],
             )
 
 
