@@ -110,8 +110,8 @@ def recorded(script: Script) -> Iterator[Finding]:
 
     ## Fix
     - **you** call it on rank 0 only, or give it `group=`. The diff lets the other ranks' runs of wandb and
-      swanlab keep nothing (`mode="disabled"`). For TensorBoard and MLflow there is none: each use of the writer would
-      have to stand under the condition, too.
+      swanlab keep nothing (`mode="disabled"`). For TensorBoard and MLflow there is none: each use of the
+      writer would have to stand under the condition, too.
 
     ## Source
     Weights & Biases documentation, "Log distributed training experiments"; PyTorch documentation,

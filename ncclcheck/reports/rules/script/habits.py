@@ -336,8 +336,8 @@ def waits(script: Script) -> Iterator[Finding]:
 
     ## Fix
     - **you** sum losses on the GPU, and read the sum every hundred steps. The diff does so for
-      `total += loss.item()` and for what is printed in a loop that counts its steps. There is none where the number
-      is handed on, as to `meter.update(loss.item())` or a list: whether that takes a tensor of a GPU is not seen.
+      `total += loss.item()` and for what is printed in a loop that counts its steps. There is none where the
+      number is handed on, as to `meter.update(loss.item())` or a list: whether that takes a tensor of a GPU is not seen.
 
     ## Source
     PyTorch tutorial "Performance Tuning Guide", "Avoid unnecessary CPU-GPU synchronization".
