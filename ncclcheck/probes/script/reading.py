@@ -144,16 +144,20 @@ def _file(source: ParsedFile, calls: Sequence[Call], trace: Sequence[Call], unus
     if source.tree is None:
         return ScriptFile(name=source.name, named=source.named, problem=source.problem)
     samplers = {call.target for call in calls if call.name.endswith("DistributedSampler") and not call.inner}
+    speaks = source.named or any(call.name == "torch.distributed.init_process_group" for call in calls)
+    ends = words.ends(source.tree) if speaks else {}
     return ScriptFile(
         name=source.name,
         named=source.named,
-        lines=_lines(source.lines, calls, trace),
+        lines=_lines(source.lines, calls, trace, ends),
         words=words.of_source(source, unused),
         modules=words.modules(source),
         unread=words.never_read(source, samplers - {""}) if samplers else [],
         factories=factories.of_source(source) if source.named else [],
         branching=classes.branching(source),
         in_memory=classes.in_memory(source),
+        ends=ends,
+        cut=len(source.lines) if source.cut else 0,
     )
 
 
@@ -168,8 +172,12 @@ def _not_there(read: Sequence[ParsedFile]) -> list[ScriptFile]:
     ]
 
 
-def _lines(lines: Sequence[str], calls: Sequence[Call], trace: Sequence[Call]) -> dict[str, str]:
-    kept = {at for call in trace for at in (call.line, *(guard.line for guard in call.guards))}
+def _lines(
+    lines: Sequence[str], calls: Sequence[Call], trace: Sequence[Call], ends: Mapping[str, tuple[int, int]]
+) -> dict[str, str]:
+    kept = {at for end, _ in ends.values() for at in range(end - _AROUND, end + _AROUND + 1)}
+    kept |= {at for call in trace for at in range(call.line - _AROUND, call.line + _AROUND + 1)}
+    kept |= {guard.line for call in trace for guard in call.guards}
     for call in calls:
         if LOOKED_AT.search(call.name) or call.wrapped:
             kept |= {*range(call.first - _AROUND, call.last + _AROUND + 1)}

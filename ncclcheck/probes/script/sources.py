@@ -50,7 +50,8 @@ class ParsedFile:
     """One file. tree: None where it was not parsed; `problem` says why, or it does not speak of ranks.
 
     named: on the command line. nodes: those of the tree by type, outer ones first. local: module as imported ->
-    file. missing: file of the repository's own that is imported and not there -> line.
+    file. missing: file of the repository's own that is imported and not there -> line. cut: no newline ends the
+    last line.
     """
 
     name: str
@@ -61,6 +62,7 @@ class ParsedFile:
     local: dict[str, str] = field(default_factory=dict)
     missing: dict[str, int] = field(default_factory=dict)
     nodes: dict[type[ast.AST], list[ast.AST]] = field(default_factory=dict)
+    cut: bool = False
 
     def of(self, kind: type[Node]) -> list[Node]:
         """All nodes of one type; a walk costs more than what is looked for in it."""
@@ -136,7 +138,9 @@ def _read(name: str, roots: Sequence[str], most: int, *, named: bool, whole: boo
     if not whole and not _SPEAKS_OF_RANKS.search(data):
         return ParsedFile(name, local=_local(_imported_as_text(data), name, roots)), len(data)
     tree, nodes = _parsed(name, text)
-    source = ParsedFile(name, named, text.removesuffix("\n").split("\n"), tree, nodes=nodes)
+    source = ParsedFile(
+        name, named, text.removesuffix("\n").split("\n"), tree, nodes=nodes, cut=not text.endswith("\n")
+    )
     source.local.update(_local(_imported(source), name, roots))
     source.missing.update(_missing(source, roots))
     return source, len(data)
@@ -231,13 +235,10 @@ def _missing(source: ParsedFile, roots: Sequence[str]) -> Iterator[tuple[str, in
     Not those in a `try`, nor of names with `_`: these are compiled, or made as the package is built.
     """
     tried = {id(node) for attempt in source.of(ast.Try) for node in ast.walk(attempt)}
-    for node in (*source.of(ast.Import), *source.of(ast.ImportFrom)):
-        if id(node) in tried:
-            continue
-        written = [name.name for name in node.names]
-        if isinstance(node, ast.ImportFrom):
-            written = ["." * node.level + (node.module or "")]
-        for module in written:
+    written = [(node, [name.name for name in node.names]) for node in source.of(ast.Import)]
+    relative = [(node, ["." * node.level + (node.module or "")]) for node in source.of(ast.ImportFrom)]
+    for node, modules in (*written, *relative):
+        for module in modules if id(node) not in tried else ():
             last = module.rpartition(".")[2]
             if last and not last.startswith("_") and module not in source.local:
                 path = _expected(module, source.name, roots)

@@ -80,3 +80,28 @@ def never_read(source: ParsedFile, targets: set[str]) -> list[str]:
         if isinstance(node.func, ast.Attribute) and node.func.attr == "set_epoch":
             reads[text(node.func.value)] -= 1
     return sorted(target for target in targets if not reads[target])
+
+
+def ends(tree: ast.Module | None) -> dict[str, tuple[int, int]]:
+    """Of the file's own lines ("") and of its functions the last line, and how far what follows it is indented.
+
+    Where a block ends by leaving, nothing could follow, and it is left out.
+    """
+    if tree is None:
+        return {}
+    blocks = {"": tree.body}
+    blocks |= {node.name: node.body for node in tree.body if isinstance(node, ast.FunctionDef)}
+    found = {name: _end(body) for name, body in blocks.items() if body}
+    return {name: end for name, end in found.items() if end}
+
+
+def _end(body: list[ast.stmt]) -> tuple[int, int] | None:
+    last = body[-1]
+    if isinstance(last, ast.If) and not last.orelse and "__name__" in text(last.test):
+        return _end(last.body)
+    if isinstance(last, ast.FunctionDef | ast.ClassDef | ast.Return | ast.Raise):
+        return None
+    called = text(last.value.func) if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) else ""
+    if called.endswith(("exit", "app.run")):
+        return None
+    return last.end_lineno or last.lineno, body[0].col_offset

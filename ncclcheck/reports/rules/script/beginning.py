@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts.script import Script
-from ncclcheck.reports.judgement.findings import Finding, State, note, warn, you
+from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, note, warn, you
+from ncclcheck.reports.subjects.script.changes import at_line, changed, dist, rank_is_0, replaced
 from ncclcheck.reports.subjects.script.processes import of_ranks
 from ncclcheck.reports.subjects.script.scripts import (
     by_rank,
@@ -65,8 +66,32 @@ def begun(script: Script) -> Iterator[Finding]:
             why="Gradients of different models are averaged: the models never become one.",
             owner="job",
             evidence=[written(script, unlike[0]), written(script, averaged[0])],
-            fix=[you("Broadcast the parameters from rank 0 before the training, or give all ranks one seed.")],
+            fix=[_sent(script, averaged[0])],
         )
+
+
+def _sent(script: Script, averaged: Call) -> Remedy:
+    """Rank 0's parameters to all, before the first loop around the averaging."""
+    text = "Broadcast the parameters from rank 0 before the training, or give all ranks one seed."
+    home = dist(script, averaged.file)
+    loops = next((call.loops for call in script.calls if call.place == averaged.place and call.loops), [])
+    model = re.fullmatch(r"(\w+)\.parameters\(\)", loops[-1].over) if loops[1:] else None
+    if not home or model is None:
+        return you(text)
+    sent = [f"for parameter in {model.group(1)}.parameters():", f"    {home}.broadcast(parameter.data, src=0)"]
+    return changed(script, text, averaged.file, at_line(script, averaged.file, loops[0].line, *sent))
+
+
+def _by_one(script: Script, call: Call) -> Remedy:
+    """wandb and swanlab have a mode in which a run keeps nothing."""
+    text = "Call it on rank 0 only."
+    if not call.name.endswith((".init",)) or not (rank_0 := rank_is_0(script, call)):
+        return you(text)
+    head = call.name.replace(".", r"\.")
+    comma = ", " if len(call.arguments) else ""
+    change = replaced(script, call, rf"\b{head}\(", f'{call.name}(mode=None if {rank_0} else "disabled"{comma}')
+    needs = "os" if "os." in rank_0 else ""
+    return changed(script, "Let rank 0 alone keep one.", call.file, change, needs=needs)
 
 
 @script_rule("SCR050", "one rank keeps the record of a run", worst=State.NOTE)
@@ -103,6 +128,6 @@ def recorded(script: Script) -> Iterator[Finding]:
             here(call),
             f"{call.name} is called by all ranks: each keeps a record of its own samples",
             evidence=[written(script, call)],
-            fix=[you("Call it on rank 0 only.")],
+            fix=[_by_one(script, call)],
         )
         return

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn, you
+from ncclcheck.reports.subjects.script.changes import changed, moved
 from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
     COLLECTIVES,
@@ -280,5 +281,17 @@ def _out_of_order(script: Script, call: Call, other: Call, words: str) -> Findin
         why='It raises "Default process group has not been initialized".',
         owner="job",
         evidence=[written(script, call), written(script, other)],
-        fix=[you("Start the group before anything that uses it, and destroy it last.")],
+        fix=[_in_its_place(script, call, other)],
     )
+
+
+def _in_its_place(script: Script, call: Call, other: Call) -> Remedy:
+    """What comes too early goes behind the start; the end of the group goes behind what uses it last."""
+    text = "Start the group before anything that uses it, and destroy it last."
+    change = moved(script, call, other, behind=True)
+    if other.name.endswith("destroy_process_group"):
+        later = [
+            use for use in script.trace if use.line > other.line and use.function == other.function and _needs(use)
+        ]
+        change = moved(script, other, later[-1] if later else call, behind=True)
+    return changed(script, text, call.file, change)

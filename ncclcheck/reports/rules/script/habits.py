@@ -7,8 +7,9 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Guard, Script
-from ncclcheck.reports.judgement.findings import Finding, State, note, warn, you
-from ncclcheck.reports.subjects.script.processes import INIT
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, note, warn, you
+from ncclcheck.reports.subjects.script.changes import Change, changed, dist, single
+from ncclcheck.reports.subjects.script.processes import INIT, started_by
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
     SHARDED,
@@ -17,6 +18,7 @@ from ncclcheck.reports.subjects.script.scripts import (
     given_to,
     here,
     in_function,
+    indent,
     line_of,
     of_many_ranks,
     on_all_ranks,
@@ -46,6 +48,7 @@ _ON_GPU = re.compile(
 _SPLITS = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")
 _LIGHTNINGS = re.compile(r"(?:pytorch_lightning|lightning)\.(?:\w+\.)*Trainer$")
 _STRATEGIES = ("strategy", "accelerator", "distributed_backend")
+_SHOWS = re.compile(r"print\(|[\w.]+\.(?:info|log|add_scalar|set_postfix|set_description)\(")
 _FEW_STEPS = 20  # steps; a training has more: a demonstration of 6 was judged (docs/script.md)
 
 
@@ -296,7 +299,26 @@ def destroyed(script: Script) -> Iterator[Finding]:
         if never:
             text += f": nothing calls {never.function.rpartition(':')[2]}(), which would"
         evidence = [written(script, init), *([written(script, never)] if never else [])]
-        yield note(here(init), text, evidence=evidence)
+        text_of_fix = "Destroy it at the end, on all ranks."
+        yield note(here(init), text, evidence=evidence, fix=[_at_end(script, text_of_fix, init, never)])
+
+
+def _at_end(script: Script, text: str, init: Call, never: Call | None) -> Remedy:
+    """After the last thing that the main module, or the function that is spawned, does under no condition."""
+    spawned = [function for call in reached(script) for function in started_by(call)]
+    named = [f"{file.name}:" for file in script.files if file.named]
+    function = (spawned or named)[0]
+    file, _, name = function.partition(":")
+    at, blanks = next((source.ends.get(name, (0, 0)) for source in script.files if source.name == file), (0, 0))
+    line, home = line_of(script, file, at), dist(script, file) or "torch.distributed"
+    if never or len({*spawned}) > 1 or (not spawned and len(named) > 1) or not line:
+        return you(text)
+    plain = init.function == function and all(guard.kind == "main" for guard in init.guards)
+    new = [f"{home}.destroy_process_group()"]
+    if not plain:
+        new = [f"if {home}.is_initialized():", f"    {new[0]}"]
+    change = {at: "\n".join([line, *(" " * blanks + part for part in new)])}
+    return edited(script, text, file, change, needs="" if dist(script, file) else "torch.distributed")
 
 
 def _never_called(script: Script) -> Call | None:
@@ -371,7 +393,39 @@ def waits(script: Script) -> Iterator[Finding]:
 
 def _read_in_every_step(script: Script, call: Call) -> Finding:
     what = "the loss" if "loss" in _read(call).lower() else "a result"
-    return note(here(call), f"{what} is read from the GPU in every step", evidence=[written(script, call)])
+    return note(
+        here(call),
+        f"{what} is read from the GPU in every step",
+        evidence=[written(script, call)],
+        fix=[_read_seldom(script, call)],
+    )
+
+
+def _read_seldom(script: Script, call: Call) -> Remedy:
+    """Sums stay on the GPU; what is shown in a loop that counts its steps is shown every hundred of them."""
+    loop = call.loops[-1] if call.loops else None
+    reads = {
+        other.line: other
+        for other in in_function(script, call.function)
+        if (other.name in _READS or other.name == "float") and other.loops == call.loops and loop
+        and other.guards == call.guards
+        and _RESULTS.search(_read(other))
+    }  # fmt: skip
+    count = re.match(r"\(?(\w+)(?:,|$)", loop.target) if loop and re.match(r"range|enumerate", loop.over) else None
+    parts: list[Change | None] = []
+    for at, other in sorted(reads.items()):
+        line = line_of(script, other.file, at)
+        if re.match(r"\s*[\w.]+ \+= ", line) and line.count(".item()") == 1 and single(script, other):
+            parts.append({at: line.replace(".item()", ".detach()")})
+        elif count and re.match(
+            r"print\(|[\w.]+\.(?:info|log|add_scalar|set_postfix|set_description)\(", single(script, other)
+        ):
+            blank = indent(line)
+            parts.append({at: f"{blank}if {count.group(1)} % 100 == 0:\n{blank}    {line.strip()}"})
+        else:
+            parts.append(None)
+    text = "Sum on the GPU, and read the sum every hundred steps."
+    return changed(script, text, call.file, *parts) if parts else you(text)
 
 
 def _read(call: Call) -> str:

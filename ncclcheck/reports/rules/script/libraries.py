@@ -6,8 +6,9 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.judgement.findings import Finding, State, note, warn, you
+from ncclcheck.reports.judgement.findings import Finding, State, note, warn
 from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.subjects.script.changes import changed, replaced
 from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
     edited,
@@ -31,6 +32,7 @@ _ALL_GPUS = re.compile(r"^'(?:auto|balanced|balanced_low_0|sequential)'$")
 _GPU_0 = re.compile(r"^\{'': (?:0|'cuda:0'|'cuda')\}$|^'cuda:0'$")
 _SEVERAL = ("WORLD_SIZE", "LOCAL_RANK", "local_rank", "ddp_find_unused_parameters", "DistributedDataParallel")
 _TRAINS = re.compile(r"(?:^|\.)(?:\w*Trainer|Accelerator|DistributedDataParallel)$")
+_OWN_MAP = 'device_map={"": int(os.environ.get("LOCAL_RANK", 0))}'
 
 
 @script_rule("SCR046", "what Lightning logs of a validation is of all ranks", worst=State.NOTE)
@@ -142,7 +144,15 @@ def placed(script: Script) -> Iterator[Finding]:
             why="Copies of the model lie on top of each other on the same GPUs.",
             owner="job",
             evidence=[written(script, call)],
-            fix=[you('device_map={"": int(os.environ.get("LOCAL_RANK", 0))}, or none.')],
+            fix=[
+                changed(
+                    script,
+                    'device_map={"": int(os.environ.get("LOCAL_RANK", 0))}, or none.',
+                    call.file,
+                    replaced(script, call, r"device_map\s*=\s*(?:['\"][\w:]+['\"]|\{[^{}]*\}|\w+)", _OWN_MAP),
+                    needs="os",
+                )
+            ],
         )
 
 

@@ -6,12 +6,15 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.judgement.findings import Finding, State, note, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, note, you
+from ncclcheck.reports.subjects.script.changes import after, at_line, changed, dist, is_started, spelled
 from ncclcheck.reports.subjects.script.scripts import (
     SAMPLER,
     by_rank,
     here,
     in_function,
+    indent,
+    line_of,
     of_own_steps,
     reached,
     says,
@@ -29,6 +32,9 @@ _HELD_OUT = re.compile(r"val|test|eval|\bdev", re.IGNORECASE)
 _BY_RANKS = re.compile(r"/ (?:\w+\.)*(?:world_size|get_world_size\(\))\)*$")
 _BAR = re.compile(r"set_postfix|set_description")
 _EXCHANGED = re.compile(r"reduc|gather|synchroni[sz]e_|average_across|send|recv|all_to_all", re.IGNORECASE)
+# A name in an f-string, or as an argument.
+_SHOWN = r"(?P<ahead>[{{(](?={0}[:}}).!,])|(?:^\s*|, )(?={0}[).,])){0}"
+_LONG = 40  # lines of a block that logs (chosen)
 _DEEP = 3  # functions within functions that are looked at
 
 
@@ -60,8 +66,7 @@ def printed(script: Script) -> Iterator[Finding]:
     findings = [*_validated(script, calls)] or [*_of_own_share(script)] or [*_own_metric(script)]
     yield from findings
     if logged := _own_logged(script):
-        yield note(here(logged), "the loss that is logged is that of one rank's samples alone",
-                   evidence=[written(script, logged)])  # fmt: skip
+        yield _alone(script, logged, "the loss that is logged is that of one rank's samples alone")
         return
     if says(script, "all_reduce", "reduce", "all_gather", "all_gather_object", "gather", "all_gather_into_tensor"):
         return
@@ -73,15 +78,57 @@ def printed(script: Script) -> Iterator[Finding]:
             and re.search(r"\bloss\b|\bacc(?:uracy)?\b", text)
             and call.loops
         ):
-            yield note(
-                here(call), "what is printed is of rank 0's samples alone", evidence=[written(script, call)]
-            )
+            yield _alone(script, call, "what is printed is of rank 0's samples alone")
             return
     if any(_REDUCES.search(word) for file in script.files for word in file.words):
         return
     if logged := next((call for call in calls if _logs_loss(calls, call) and _of_one_rank(calls, call)), None):
-        what = "the loss that is logged is that of one rank's samples alone"
-        yield note(here(logged), what, evidence=[written(script, logged)])
+        yield _alone(script, logged, "the loss that is logged is that of one rank's samples alone")
+
+
+def _alone(script: Script, call: Call, what: str) -> Finding:
+    return note(here(call), what, evidence=[written(script, call)], fix=[_averaged(script, call)])
+
+
+def _averaged(script: Script, call: Call) -> Remedy:
+    """The mean over ranks of a loss that has one name there, made before the condition on the rank."""
+    text = "Average it over all ranks first, before the condition on the rank."
+    line, home = line_of(script, call.file, call.line), dist(script, call.file)
+    static = next((other for other in script.calls if (other.place, other.name) == (call.place, call.name)), call)
+    guard = next((guard for guard in static.guards if guard.kind == "rank"), None)
+    steps = [other for other in in_function(script, static.function) if other.name == ".backward"]
+    losses = {other.on for other in steps if other.on.isidentifier()}
+    if not losses and "loss" in line and not steps:
+        losses = {given for given in static.arguments.values() if re.fullmatch(r"\w*loss", given)}
+    block = _block(script, call.file, guard.line) if guard else {}
+    names = [name for name in losses if any(re.search(_SHOWN.format(name), line) for line in block.values())]
+    outer = static.guards[: static.guards.index(guard)] if guard else ()
+    if (
+        len(names) != 1 or guard is None or guard.branch != "if" or not home
+        or not is_started(script, call) or (static.loops and guard.line < static.loops[-1].line)
+        or any(guard.kind != "main" for guard in outer) or call.line not in block
+    ):  # fmt: skip
+        return you(text)
+    name = names[0]
+    before = at_line(script, call.file, guard.line, f"mean_{name} = {name}.detach().clone()",
+                     f"{home}.all_reduce(mean_{name})", f"mean_{name} /= {home}.get_world_size()")  # fmt: skip
+    shown = {at: re.sub(_SHOWN.format(name), rf"\g<ahead>mean_{name}", line) for at, line in block.items()}
+    return changed(script, text, call.file, before, {at: new for at, new in shown.items() if new != block[at]})
+
+
+def _block(script: Script, file: str, head: int) -> dict[int, str]:
+    """The lines under a condition, as far as they are known."""
+    lines: dict[int, str] = {}
+    depth, known = (
+        indent(line_of(script, file, head)),
+        next(kept.lines for kept in script.files if kept.name == file),
+    )
+    for at in range(head + 1, head + _LONG):
+        line = known.get(str(at))
+        if line is None or (line.strip() and len(indent(line)) <= len(depth)):
+            break
+        lines[at] = line
+    return lines
 
 
 def _own_logged(script: Script) -> Call | None:
@@ -257,7 +304,14 @@ def summed(script: Script) -> Iterator[Finding]:
                 here(call),
                 "the loss is divided by the number of ranks, and DDP averages the gradients too",
                 evidence=[written(script, call)],
-                fix=[you("Call backward on the loss itself.")],
+                fix=[
+                    changed(
+                        script,
+                        "Call backward on the loss itself.",
+                        call.file,
+                        spelled(script, call.file, call.line, f"({call.on})", call.on.partition(" / ")[0]),
+                    )
+                ],
             )
             break
     for call in script.trace:
@@ -267,6 +321,23 @@ def summed(script: Script) -> Iterator[Finding]:
                 here(call),
                 "this is the sum of all ranks' averages: it grows with the number of ranks",
                 evidence=[written(script, call)],
-                fix=[you("Reduce it with ReduceOp.AVG, or divide it by the number of ranks.")],
+                fix=[_divided(script, call)],
             )
             return
+
+
+def _divided(script: Script, call: Call) -> Remedy:
+    """After the all_reduce of what is logged there, where it has a name."""
+    text = "Reduce it with ReduceOp.AVG, or divide it by the number of ranks."
+    line = line_of(script, call.file, call.line)
+    given = {
+        other.arguments.get("0", ""): other
+        for other in in_function(script, call.function)
+        if other.name == "torch.distributed.all_reduce" and other.line < call.line
+    }
+    sums = [name for name in given if name.isidentifier() and re.search(rf"\b{name}\b", line)]
+    home = dist(script, call.file)
+    if len(sums) != 1 or not home:
+        return you(text)
+    new = f"{sums[0]} /= {home}.get_world_size()"
+    return changed(script, text, call.file, after(script, given[sums[0]], new))

@@ -6,14 +6,18 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.judgement.findings import Finding, State, note, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, note, you
+from ncclcheck.reports.subjects.script.changes import after, before, changed, dist, is_started
 from ncclcheck.reports.subjects.script.scripts import (
+    DDP,
     LOADER,
     here,
+    imports,
     in_function,
     of_many_ranks,
     of_own_steps,
     on_all_ranks,
+    reached,
     script_rule,
     sure,
     written,
@@ -73,8 +77,19 @@ def alike(script: Script) -> Iterator[Finding]:
             here(drawn),
             f"all ranks draw the same numbers here: the seed at {same.place} is one for all",
             evidence=[written(script, drawn), written(script, same)],
-            fix=[you("Add the rank to the seed once the model is made: torch.manual_seed(seed + rank).")],
+            fix=[_unlike(script)],
         )
+
+
+def _unlike(script: Script) -> Remedy:
+    """After the model was wrapped, which gives all ranks rank 0's parameters."""
+    text = "Add the rank to the seed once the model is made: torch.manual_seed(seed + rank)."
+    wraps = [call for call in reached(script) if call.name in DDP]
+    home = dist(script, wraps[0].file) if wraps else ""
+    if len(wraps) != 1 or wraps[0].loops or not home or not imports(script, wraps[0].file, "torch"):
+        return you(text)
+    line = f"torch.manual_seed(torch.initial_seed() + {home}.get_rank())"
+    return changed(script, text, wraps[0].file, after(script, wraps[0], line))
 
 
 def _workers(script: Script) -> Finding | None:
@@ -172,6 +187,22 @@ def downloads(script: Script) -> Iterator[Finding]:
             here(call),
             "all ranks download to one folder at once, if the data is not there yet",
             evidence=[written(script, call)],
-            fix=[you("Build it on rank 0 first, and on the others after a barrier.")],
+            fix=[_first(script, call)],
         )
         return
+
+
+def _first(script: Script, call: Call) -> Remedy:
+    """The others wait in a barrier until rank 0 has it, and find it."""
+    text = "Build it on rank 0 first, and on the others after a barrier."
+    home, first = dist(script, call.file), call.first or call.line
+    if not home or not is_started(script, call) or call.loops:
+        return you(text)
+    waits, goes = (
+        [f"if {home}.get_rank() {sign} 0:", f"    {home}.barrier()"] for sign in ("!=", "==")
+    )  # fmt: skip
+    ahead, behind = before(script, call, *waits), after(script, call, *goes)
+    if ahead and behind and first == (call.last or call.line):
+        head, tail = ahead[first] or "", behind[first] or ""
+        return changed(script, text, call.file, {first: f"{head}{tail[tail.index(chr(10)) :]}"})
+    return changed(script, text, call.file, ahead, behind)

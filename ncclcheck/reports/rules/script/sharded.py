@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.judgement.findings import Finding, State, fail, warn, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, warn, you
+from ncclcheck.reports.subjects.script.changes import at_line, before, changed, moved, replaced, single
 from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
+    by_rank,
     here,
     in_function,
     of_many_ranks,
@@ -72,7 +74,7 @@ def complete(script: Script) -> Iterator[Finding]:
                 why="The outer wrapper finds no model's attributes, and gradients are averaged twice.",
                 owner="job",
                 evidence=[written(script, call)],
-                fix=[you("Give it the bare model.")],
+                fix=[_bare(script, call, "model" if objects(call, "model", "ddp") else "0")],
             )
             return
     of_many_ranks(script)
@@ -90,7 +92,7 @@ def complete(script: Script) -> Iterator[Finding]:
                 why="The wrapper averages gradients of layers that it saw: each rank trains the new one alone.",
                 owner="job",
                 evidence=[written(script, call)],
-                fix=[you("Do it before the model is wrapped.")],
+                fix=[_earlier(script, call, None)],
             )
             return
     wrapped: dict[str, Call] = {}
@@ -116,7 +118,7 @@ def complete(script: Script) -> Iterator[Finding]:
                 why="The wrapper has looked at its parameters before, and averages those that it saw.",
                 owner="job",
                 evidence=[written(script, call), *([written(script, frozen)] if frozen else [])],
-                fix=[you("Do it before the model is wrapped.")],
+                fix=[_earlier(script, call, frozen)],
             )
 
 
@@ -124,6 +126,31 @@ def _comes_before(script: Script, call: Call) -> bool:
     """Whether all wrappers of its function come later: in what runs twice, the first one has taken the model."""
     wraps = [wrap for wrap in in_function(script, call.function) if wrap.name in DDP and not wrap.loops]
     return bool(wraps) and all(wrap.line > call.line for wrap in wraps)
+
+
+def _bare(script: Script, call: Call, key: str) -> Remedy:
+    name = call.arguments.get(key, "")
+    ask = rf"\bmodel\s*=\s*{name}(?=\s*[,)])" if key == "model" else rf"(?<=\(){name}(?=\s*[,)])"
+    change = (
+        replaced(script, call, ask, f"{'model=' if key == 'model' else ''}{name}.module")
+        if name.isidentifier()
+        else None
+    )
+    return changed(script, "Give it the bare model.", call.file, change)
+
+
+def _earlier(script: Script, call: Call, wrap: Call | None) -> Remedy:
+    """One line that changes the wrapped model goes before the wrap, and names the model that is given to it."""
+    text = "Do it before the model is wrapped."
+    wraps = [other for other in script.calls if other.name in DDP and other.function == call.function
+             and other.line < call.line and (wrap is None or other.line == wrap.line)]  # fmt: skip
+    line = single(script, call)
+    model = wraps[-1].arguments.get("0", wraps[-1].arguments.get("module", "")) if wraps else ""
+    if not line or not re.fullmatch(r"[\w.]+", model):
+        return you(text)
+    new = re.sub(rf"\b{re.escape(wraps[-1].target)}\b(?:\.module\b)?", model, line) if wraps[-1].target else ""
+    call = next((other for other in script.calls if other.place == call.place and other.name == call.name), call)
+    return changed(script, text, call.file, moved(script, call, wraps[-1], text=new) if new else None)
 
 
 def _changed(call: Call, wrapped: dict[str, Call]) -> Call | None:
@@ -190,7 +217,7 @@ def whole(script: Script) -> Iterator[Finding]:
                     why="Each rank scales its part by another number.",
                     owner="job",
                     evidence=[written(script, call)],
-                    fix=[you("Call the wrapper's own clip_grad_norm_(max_norm), on all ranks.")],
+                    fix=[_by_wrapper(script, call)],
                 )
         elif call.name == ".state_dict" and call.on in zero and not gathered:
             places.add(call.place)
@@ -200,5 +227,21 @@ def whole(script: Script) -> Iterator[Finding]:
                 why='ZeroRedundancyOptimizer raises "Optimizer state has not been consolidated on this rank".',
                 owner="job",
                 evidence=[written(script, call)],
-                fix=[you(f"Call {call.on}.consolidate_state_dict(to=0) on all ranks before.")],
+                fix=[_gathered(script, call)],
             )
+
+
+def _by_wrapper(script: Script, call: Call) -> Remedy:
+    ask = r"[\w.]*clip_grad_norm_\((\w+)\.parameters\(\),\s*"
+    change = replaced(script, call, ask, r"\1.clip_grad_norm_(")
+    return changed(script, "Call the wrapper's own clip_grad_norm_(max_norm), on all ranks.", call.file, change)
+
+
+def _gathered(script: Script, call: Call) -> Remedy:
+    """Before the condition on the rank, which is the last one around it; or before the statement."""
+    new, guard = f"{call.on}.consolidate_state_dict(to=0)", by_rank(call)
+    text = f"Call {new} on all ranks before."
+    if guard is None:
+        return changed(script, text, call.file, before(script, call, new))
+    plain = guard.branch == "if" and guard.file in ("", call.file) and guard == call.guards[-1]
+    return changed(script, text, call.file, at_line(script, call.file, guard.line, new) if plain else None)

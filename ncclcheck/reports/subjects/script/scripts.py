@@ -77,6 +77,7 @@ _IS_GIVEN = re.compile(r"[\w.]+ is (not )?None")
 _ZERO_3 = re.compile(r"\.(?:GatheredParameters|_zero3_consolidated_16bit_state_dict)$")
 _LEADS = 4  # functions within functions that lead to a gathering: safe_save(), get_state(), maybe_zero_3()
 _DEEP = 6  # calls within calls that are followed
+_CUT = "\\ No newline at end of file"
 _AROUND = 3  # lines that a diff shows around a change
 _SPLITS = re.compile(
     r"(?:^|\.)(?:tensor_parallel|pipelining|pipeline_parallel)(?:\.|$)|\.tensor\.parallel(?:\.|$)"
@@ -479,7 +480,7 @@ def _with_import(
 
 def _diff(script: Script, file: str, change: Mapping[int, str | None]) -> str:
     """A unified diff; empty where a line is not known, or could not be pasted as it is."""
-    kept = next((source.lines for source in script.files if source.name == file), {})
+    kept, cut = next(((source.lines, source.cut) for source in script.files if source.name == file), ({}, 0))
     lines = {int(at): line for at, line in kept.items() if at.isdecimal()}
     if not change or any(at not in lines for at in change):
         return ""
@@ -491,28 +492,36 @@ def _diff(script: Script, file: str, change: Mapping[int, str | None]) -> str:
     hunks: list[str] = []
     shift = 0
     for part in parts:
-        hunk, more = _hunk(lines, part, shift)
+        hunk, more = _hunk(lines, part, shift, cut)
         hunks, shift = [*hunks, hunk], shift + more
     return "\n".join([f"--- {file}", f"+++ {file}", *hunks]) if all(hunks) else ""
 
 
-def _hunk(lines: Mapping[int, str], change: Mapping[int, str | None], shift: int) -> tuple[str, int]:
-    """Changes near each other, and how many lines they add. shift: what the hunks before it have added."""
+def _hunk(lines: Mapping[int, str], change: Mapping[int, str | None], shift: int, cut: int) -> tuple[str, int]:
+    """Changes near each other, and how many lines they add. shift: what the hunks before it have added.
+
+    cut: the last line of the file, if no newline ends it.
+    """
     first, last = min(change), max(change)
-    while first - 1 in lines and min(change) - first < _AROUND:
+    begin, end = ((change[at] or "").split("\n") for at in (first, last))
+    lead, trail = _AROUND - (begin[0] == lines[first]), _AROUND - (end[-1] == lines[last])  # as many on both sides
+    while first - 1 in lines and min(change) - first < lead:
         first -= 1
-    while last + 1 in lines and last - max(change) < _AROUND:
+    while last + 1 in lines and last - max(change) < trail:
         last += 1
     body, added, taken = [], 0, 0
     for at in range(first, last + 1):
         if at not in lines:
             return "", 0
         if at not in change:
-            body.append(f" {lines[at]}")
+            body += [f" {lines[at]}", *([_CUT] if at == cut else [])]
             continue
         new = change[at]
-        body += [f"-{lines[at]}", *([] if new is None else [f"+{line}" for line in new.split("\n")])]
-        added, taken = added + (0 if new is None else new.count("\n") + 1), taken + 1
+        whole = [] if new is None else new.split("\n")
+        stays = whole.index(lines[at]) if lines[at] in whole and at != cut else -1
+        body += [] if stays >= 0 else [f"-{lines[at]}", *([_CUT] if at == cut else [])]
+        body += [f"{' ' if place == stays else '+'}{line}" for place, line in enumerate(whole)]
+        added, taken = added + len(whole), taken + 1
     if not all(line.isprintable() for line in body):
         return "", 0
     count = last - first + 1

@@ -26,6 +26,11 @@ CUT = (
     '  File "/v/lib/python3.12/site-packages/engine/hooks.py", line 7, in save\n'
     "    assert isinstance(layer, Decoder)\n"
 )
+CONNECT = (
+    "WARNING: Open MPI failed to TCP connect to a peer MPI process\n  Local host: gpu-a17\n  PID:        75387\n"
+    "  Message:    connect() to 10.0.3.18:50000 failed\n  Error:      Connection refused (111)\n"
+    "[gpu-a17:00000] *** An error occurred in Socket closed\n"
+)
 BAR = " 35%|####      | 738112/2081401 [30:01<57:14, 39.1MB/s]\n"
 WATCHDOG = (
     "[E ProcessGroupNCCL.cpp:485] [Rank 6] Watchdog caught collective operation timeout: WorkNCCL("
@@ -46,6 +51,15 @@ WATCHDOG = (
             "ends at engine/hooks.py:7 (save), called at /w/train.py:31 (main): assert isinstance(layer, Decoder)",
         ),
         ("[rank1]: NCCL WARN odd thing\nwrapper: exit code 3\n", "odd thing"),
+        (CONNECT, "connect() to 10.0.3.18:50000 failed; Error: Connection refused (111)"),
+        (
+            "torchrun train.py\nfrob is not loaded\nwire.cpp:275: init failed for WIRE\nexit code 7\n",
+            "frob is not loaded",
+        ),
+        (
+            "torchrun train.py\n[W] frob is not loaded, using plain\nwire.cpp:275: init failed for WIRE\n",
+            "init failed for",
+        ),
     ],
 )
 def test_the_line_that_says_most_is_the_heading(text: str, words: str) -> None:
@@ -121,3 +135,17 @@ def test_an_exception_that_says_little_is_told_with_the_error_before_it() -> Non
     finding = judged(text)["LOG004"].findings[0]
     assert "before it: Failed to register memory" in finding.what
     assert "nvidia_peermem" in str(finding.remedies)
+
+
+def test_a_file_of_an_earlier_start_at_which_ranks_meet_is_named() -> None:
+    beyond = (
+        "Timed out initializing process group in store based barrier on rank: 0, for key: "
+        "store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:02:00)\n"
+    )
+    (finding,) = judged("File already exists: out/dist_init\n" + beyond)["LOG021"].findings
+    assert "the file at which they meet, out/dist_init, is of an earlier start" in finding.what
+    assert finding.remedies[0].commands == ["rm -- out/dist_init"]
+    (finding,) = judged("| distributed init (rank 1): file:///ckpt/init, gpu 1\n" + beyond)["LOG021"].findings
+    assert finding.remedies[0].commands == ["rm -- /ckpt/init"]
+    (finding,) = judged(beyond)["LOG021"].findings
+    assert "more than the job has" in finding.what

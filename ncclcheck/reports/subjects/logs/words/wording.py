@@ -32,7 +32,7 @@ _BY_A_SIGNAL = re.compile(r"\bcrashed \(|\baborted \(|killed by SIG|does not kno
 _LETTERS = re.compile(r"[a-z]{2,}")
 SAID = ("complaint", "explains", "command-not-run", "executable-missing", "ended-badly")
 # The level of a line, by Python's loggers, its warnings or glog.
-MILD = re.compile(r"(?:\S{1,300} ){0,4}\[?(?:[WI]\d{0,4} |WARN|INFO|DEBUG|\w{0,40}[wW]arning\b)")
+MILD = re.compile(r"(?:\S{1,300} ){0,4}\[?(?:[WI]\d{0,4}\]? |WARN|INFO|DEBUG|\w{0,40}[wW]arning\b)")
 SAY_OF_WHY = "these lines say of why"
 _BAD = re.compile(
     r"(?i)\b(?:\w{0,40}error|fail(?:ed|ure)|exception|aborted|timed out|cannot|can't|could not|unable|invalid"
@@ -113,6 +113,8 @@ _REASON = re.compile(
     r"|\b(?:because|due to|caused by|reason ?[=:]|root cause:)\s?\S"
     r"|\berr(?:no)?\s?[=:]\s?-?\d{1,3}\b|\bstatus [a-z]+ [a-z]+\(0x"
 )
+_ONLY_FAILED = re.compile(r"(?i)\b(?:fail(?:ed|ure|s)?|aborted|aborting)\b")
+_RIGHT_ABOVE = 5  # lines: of the same function, as a rule, or of the one that it called
 _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 
 # By what a message says of a fault of a GPU, a card or a disk; looked at where nothing knows it better.
@@ -313,7 +315,28 @@ def tells_why(event: LogEvent) -> bool:
 
 def tells_most(events: Sequence[LogEvent]) -> LogEvent:
     """The line whose words say most of why; of those that say as much what is of a kind, and then the first."""
-    return max(enumerate(events), key=lambda pair: (_weight(pair[1]), _is_of_a_kind(pair[1]), -pair[0]))[1]
+    most = max(enumerate(events), key=lambda pair: (_weight(pair[1]), _is_of_a_kind(pair[1]), -pair[0]))[1]
+    return _reason_of(most, events) or most
+
+
+def _reason_of(failed: LogEvent, events: Sequence[LogEvent]) -> LogEvent | None:
+    """What says right above a complaint that only tells of a failure what is not there, or cannot be."""
+    bare = failed.sign == "complaint" and _weight(failed) == _WEIGHT["complaint"] and not _is_of_a_kind(failed)
+    if not bare or not _ONLY_FAILED.search(failed.text) or _CANNOT.search(failed.text):
+        return None
+    return next(
+        (
+            event
+            for event in events
+            if event.sign == "explains"
+            and event.file == failed.file
+            and 0 < failed.line - event.line <= _RIGHT_ABOVE
+            and tells_why(event)
+            and not MILD.match(event.text)
+            and (_is_of_a_kind(event) or not _CANNOT.search(event.text))
+        ),
+        None,
+    )
 
 
 def _is_of_a_kind(event: LogEvent) -> bool:
