@@ -92,6 +92,22 @@ def _pair(path: Path, line: str) -> tuple[str, str]:
     return key.strip(), value.partition(" #")[0].strip()
 
 
+# What stands before a line of one of several writers: of srun, mpirun, torchrun, torch, Ray, vLLM, NCCL.
+_WRITER = re.compile(
+    rb"\s*(?:(\d{1,5}): |\[\d+,(\d+)\]<std\w+>:|\[(?:default|rank)(\d+)\]:|.{0,80}?\[Rank (\d+)\]"
+    rb"|\(\w+ (?:\w+=\d+ )*pid=(\d+)|([\w.-]+:\d+):\d+ \[\d+\])"
+)
+
+
+def by_writer(data: bytes) -> list[bytes]:
+    """The lines of a log in one file for each of its writers; those of nobody in the last one."""
+    files: dict[bytes, list[bytes]] = {}
+    for line in data.splitlines(keepends=True):
+        match = _WRITER.match(line)
+        files.setdefault(next(filter(None, match.groups()), b"") if match else b"", []).append(line)
+    return [b"".join(files[writer]) for writer in sorted(files, key=lambda writer: (not writer, writer))]
+
+
 def _line(path: Path, world: int, line: str) -> Line:
     mark, bar, text = line.partition("|")
     if not bar or not (mark == "*" or (mark.isdecimal() and int(mark) < world)):

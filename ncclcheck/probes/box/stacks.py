@@ -50,6 +50,10 @@ class Stacks:
             with suppress(OSError):
                 self._move(parent.pid, before, pid)
 
+    def written(self, alive: Mapping[int, Process]) -> list[list[int]]:
+        """pid and bytes of the files so far: what comes later is of another time."""
+        return [[pid, size] for pid in alive if (size := self._size(pid)) > 0]
+
     def _move(self, parent: int, begin: int, pid: int) -> None:
         """What was written since into a file of its own; the parent's has what was its own."""
         file = os.open(self._path(parent), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)

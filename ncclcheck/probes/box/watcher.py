@@ -325,11 +325,15 @@ class Watcher:
         ][:256]
         self.note("stacks", why="no sign of life", pids=self.stacks.ask(self.jobs.alive, wait=True))
         self.stacks.ask_workers(self.jobs.alive)
+        stacks = self.stacks.written(self.jobs.alive)[:256]
         looked = self.look()
         if looked is not None and alive(looked):
             self.life.begin_anew()
             return
-        self.note("stall", silent=round(silent, 1), limit=round(limit, 1), states=states, action=self.on_stall)
+        self.note(
+            "stall", silent=round(silent, 1), limit=round(limit, 1), states=states, stacks=stacks,
+            action=self.on_stall,
+        )  # fmt: skip
         print(json.dumps({"stall": round(silent, 1)}), flush=True)
         if self.on_stall == "dump":
             self.dump()

@@ -511,7 +511,7 @@ class LogReading:
             host=call.host,
             pid=call.pid,
             rank=call.rank,
-            fields=call.fields | {"place": str(call.place)},
+            fields=call.fields if call.place is None else call.fields | {"place": str(call.place)},
         )
 
     def _event(self, kept: KeptEvent, who: writers.Writers) -> LogEvent:

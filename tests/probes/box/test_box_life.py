@@ -101,7 +101,7 @@ def watched(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> An
         done.append("stacks" if wait else "")
         return []
 
-    monkeypatch.setattr(made, "stacks", SimpleNamespace(ask=ask, ask_workers=lambda _: None))
+    monkeypatch.setattr(made, "stacks", SimpleNamespace(ask=ask, ask_workers=lambda _: None, written=lambda _: []))
     monkeypatch.setattr(made, "dump", lambda: done.append("dump"))
     monkeypatch.setattr(made, "kill", lambda: done.append("kill"))
     monkeypatch.setattr(folders, "wait_for_stalls", lambda *_: None)

@@ -63,6 +63,32 @@ def test_how_a_process_ended(tmp_path: Path) -> None:
     assert "the kernel's log may not be read" in box.lost
 
 
+@pytest.mark.parametrize(
+    ("ends", "crash", "at"),
+    [
+        (T + 103, "", "train.py:8 in step"),  # as it is ended it says nothing of the stall
+        (T + 400, "", "train.py:30 in save"),  # it went on, and failed long after
+        (T + 103, "Fatal Python error: Segmentation fault\n\n", "train.py:30 in save"),
+    ],
+)
+def test_where_it_was_at_the_stall_in_which_it_ended(tmp_path: Path, ends: float, crash: str, at: str) -> None:
+    head = "Current thread 0x2 (most recent call first):\n"
+    then = f'{head}  File "train.py", line 8 in step\n'
+    stall = {
+        "t": T + 90, "what": "stall", "silent": 60.0, "limit": 60.0, "states": [[7, 1, "S", "futex_do_wait"]],
+        "stacks": [[7, len(then)]],
+    }  # fmt: skip
+    gone = {"t": ends, "what": "gone", "pid": 7, "rank": 1, "status": 2, "rss_most": 10, "name": "python"}
+    folder = _box(tmp_path / "h1", PROCESS, stall, {"t": T + 100, "what": "resumed"}, gone)
+    (folder / "fault").mkdir()
+    (folder / "fault/7.txt").write_text(f'{then}{crash}{head}  File "train.py", line 30 in save\n')
+    sample = {"t": T + 101, "p": [[7, 50, 100, 0, "R"]], "free": {}}
+    (folder / "samples.0.jsonl").write_text(json.dumps(sample) + "\n")
+    [process] = reading.read(str(tmp_path / "h1"))[0].processes
+    assert process.stack == [at]
+    assert process.state == ("R" if ends > T + 200 else "S")
+
+
 _ABORTED = """Fatal Python error: Aborted
 
 Thread 0x2 (most recent call first):

@@ -55,6 +55,7 @@ def test_a_worker_that_waits_for_a_lock(tmp_path: Path) -> None:
             text = (tmp_path / f"fault/{worker}.txt").read_text()
             assert "line 5 in held" in text
             assert b"line 5 in held" not in before
+            assert stacks.written(alive) == [[job.pid, len(before)], [worker, len(text)]]
             stacks.ask_workers(alive)  # it has one
             assert stacks.ask(alive, wait=True) == [job.pid]
             assert b"line 5 in held" not in (tmp_path / f"fault/{job.pid}.txt").read_bytes()

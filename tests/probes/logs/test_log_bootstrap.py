@@ -256,7 +256,7 @@ def test_nothing_is_named(name: str) -> None:
         (NAMED["two cards in one subnet"][0], "LOG026", "elm04", "eth0 and eth1"),
         (NAMED["no such option"][0], "LOG163", None, "--nproc-per-node is meant"),
         (NAMED["the port is taken"][0], "LOG019", None, "port 29500 (the default)"),
-        (NAMED["a firewall that rejects, 2.7"][0], "LOG014", "elm04", "10.44.7.3 (elm03): No route to host"),
+        (NAMED["a firewall that rejects, 2.7"][0], "LOG014", "elm03", "10.44.7.3 (elm03): No route to host"),
     ],
 )
 def test_a_finding_says_who_and_what(text: str, code: str, node: str | None, says: str) -> None:
@@ -273,3 +273,39 @@ def test_words_of_a_log_are_quoted_in_commands() -> None:
     assert all(
         "$(reboot)" not in command.replace("'$(reboot)'", "").replace("'A=$(reboot)'", "") for command in commands
     )
+
+
+_TOLD = "NCCL INFO Bootstrap : Using"
+_START = "NCCL INFO ncclCommInitRank comm 0x1 rank {0} nranks {1} cudaDev 0 busId 1000 commId 0x7 - Init START"
+
+
+def _hosts(*ends: str, world: int) -> str:
+    """A rank on each host, all in their start; what each took for the bootstrap."""
+    return "".join(
+        f"elm0{n}:{n}00:{n}00 [0] {_TOLD} {end}<0>\nelm0{n}:{n}00:{n}00 [0] {_START.format(n, world)}\n"
+        for n, end in enumerate(ends)
+    )
+
+
+def test_of_two_ranks_the_other_one_is_dialled_where_nccl_names_none() -> None:
+    refused = (
+        "elm01:100:100 [0] misc/socket.cc:543 NCCL WARN socketPollConnect: connect returned Connection refused, "
+    )
+    text = _hosts("eth0:10.44.7.3", "eth0:10.44.7.4", world=2) + refused + "exceeded error retry count (35)\n"
+    finding = judged(text)["LOG015"].findings[0]
+    assert finding.where.node == "elm00"
+    assert "NCCL waits there" in finding.what
+    only_made_the_id = text.replace(f"elm00:000:000 [0] {_START.format(0, 2)}\n", "")
+    assert "nobody listens at a peer of elm00" in judged(only_made_the_id)["LOG015"].findings[0].what
+    of_three = text.replace("nranks 2", "nranks 3")
+    assert judged(of_three)["LOG015"].findings[0].where.node == "elm01"
+
+
+def test_who_took_loopback_is_named_and_not_who_dials_it() -> None:
+    text = _hosts("eth0:10.44.7.3", "lo:127.0.0.1", world=2) + (
+        "elm00:000:000 [0] misc/socket.cc:582 NCCL WARN socketPollConnect: connect to 127.0.0.1<42349> returned "
+        "Connection refused, exceeded error retry count after 35 attempts\n"
+    )
+    finding = judged(text)["LOG011"].findings[0]
+    assert finding.where.node == "elm01"
+    assert "elm01 took lo" in finding.what

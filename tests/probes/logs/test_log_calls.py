@@ -66,3 +66,32 @@ def test_only_the_last_calls_are_kept_and_they_stay_in_step() -> None:
     calls = [f"AllReduce {count} 7 0" for count in range(1, 700)]
     assert "LOG084" not in raised(_rank(0, *calls), _rank(1, *calls))
     assert "as call 699" in _what(_rank(0, *calls), _rank(1, *calls[:-1], "AllReduce 9 7 0"))
+
+
+_STEPS = [f"AllReduce {count} 7 0" for count in range(512, 522)]
+
+
+def _cut(rank: int, first: int, *calls: str) -> str:
+    """Calls from NCCL's number `first` on, without what was printed before them."""
+    return "".join(line for line in _rank(rank, *calls, first=first).splitlines(True) if "opCount" in line)
+
+
+def test_ranks_whose_logs_begin_in_mid_run_are_compared_by_nccls_numbers() -> None:
+    one, other = _cut(0, 90, *_STEPS), _cut(1, 92, *_STEPS[2:7], "Broadcast 7 7 0", *_STEPS[8:])
+    assert "as opCount 61: pid 101 of h1 Broadcast of 7 (float32), pid 100 of h0 AllReduce of 519" in _what(
+        one, other
+    )
+    assert raised(_cut(0, 90, *_STEPS), _cut(1, 92, *_STEPS[2:])) == {}
+
+
+def test_numbers_in_mid_run_that_may_be_out_of_step_are_not_compared() -> None:
+    assert raised(_cut(0, 90, *_STEPS), _cut(1, 91, *_STEPS)) == {}  # no call before it agrees
+    sends = _cut(0, 90, *_STEPS, "Send 8 7 0"), _cut(1, 90, *_STEPS[:7], "Broadcast 7 7 0")
+    assert raised(*sends) == {}
+    three = [_cut(rank, 90, *_STEPS[:7], f"AllReduce {rank + 1} 7 0") for rank in range(3)]
+    assert raised(*three) == {}  # of a communicator of two: not all are of one
+
+
+def test_a_rank_whose_start_is_seen_and_one_whose_calls_begin_later() -> None:
+    later = _rank(1, *_STEPS[2:7], "AllGather 7 7 0", first=2)
+    assert "rank 1 AllGather of 7" in _what(_rank(0, *_STEPS), later)

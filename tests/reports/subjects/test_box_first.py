@@ -23,7 +23,7 @@ from ncclcheck.probes.facts import (
     replace,
 )
 from ncclcheck.reports.subjects.box import first, waiting, words
-from ncclcheck.reports.subjects.box.failure import BoxFailure, what
+from ncclcheck.reports.subjects.box.failure import BoxFailure, by_kernel, what
 
 T = 1_795_000_000.0
 _CLOSED = "[/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:544] Connection closed by peer [127.0.0.1]:52437"
@@ -556,3 +556,22 @@ def test_a_worker_that_does_not_answer_in_time_is_the_ranks_own() -> None:
     failure = _job("RuntimeError", "DataLoader timed out after 8 seconds", frames)
     assert failure is not None
     assert (failure.kind, failure.rank) == ("raised", 1)
+
+
+@pytest.mark.parametrize(("pid", "by", "told"), [
+    (77, {"node": 1}, ["NVRM: Xid 31"]),  # the node's count has the processes of all jobs
+    (11, {"node": 1}, ["python invoked oom-killer", "Killed", "NVRM: Xid 31"]),
+    (77, {"/job": 1, "node": 1}, ["python invoked oom-killer", "NVRM: Xid 31"]),  # in a namespace of pids
+])  # fmt: skip
+def test_messages_of_the_memory_of_another_cgroup_are_not_told(
+    pid: int, by: dict[str, int], told: list[str]
+) -> None:
+    killed = f"Memory cgroup out of memory: Killed process {pid} (python) total-vm:1kB"
+    texts = ["python invoked oom-killer: order=0", killed, "NVRM: Xid 31"]
+    box = Box(
+        host="h1", folder="b", processes=_ranks(), ooms=[BoxOom(t=T + 5, by=by)],
+        kernel=[BoxTold(t=T + 5.2, text=text) for text in texts],
+    )  # fmt: skip
+    rows = [row.text for row in by_kernel(box)]
+    assert len(rows) == len(told)
+    assert all(word in row for word, row in zip(told, rows, strict=True))

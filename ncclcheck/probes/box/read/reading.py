@@ -32,8 +32,12 @@ _STACK_LINES = 12  # frames, the innermost: chosen, from torch's collective up t
 # Of sys.exit() up to the end, for torch closes its groups meanwhile: launchers give their ranks as long. At a load
 # of 31 on 2 cores one needed 10 s.
 _LEAVES_S = 30.0
+# From the end of a stall to that of a rank, in seconds: within it the job had not gone on; ranks move as they are
+# ended. Chosen: launchers give their ranks 30 s, some twice.
+_WENT_ON_S = 60.0
 _MOST_THREADS = 16  # of one process: chosen
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|/site/sitecustomize\.py|<frozen|<string>")
+_CRASH = "Fatal Python error"
 _FRAME = re.compile(r'  File "(.+)", line (\d+|\?\?\?) in (.+)')
 _Raw = dict[str, Any]
 
@@ -221,12 +225,19 @@ class _NodeFolder:
         for pid in unseen:  # its parent had waited for it before the watcher could look
             processes[pid]["status"] = statuses.get(pid)
         self._measured(processes)
+        for pid, _, state, wchan in self._last_stall().get("states", ()):
+            processes.get(pid, {}).update(state=state, wchan=wchan)
         self._spoken(processes)
         self._left(processes)
         self._aborted(processes)
         self._gave_up(processes)
+        stalled = self._last_stall()
+        then = {pid: size for pid, size in (stalled.get("stacks") or ()) if size}
         for pid, process in processes.items():
-            stack, process["threads"] = _stacks(_text(os.path.join(self.folder, "fault", f"{pid}.txt")))
+            text = _text(os.path.join(self.folder, "fault", f"{pid}.txt"))
+            if pid in then and _CRASH not in text[then[pid] :]:
+                text = text[: then[pid]]  # a rank that is being ended says nothing of the stall
+            stack, process["threads"] = _stacks(text)
             process.setdefault("stack", stack)
             if process["role"] == "rank":
                 process.update(series.of_process(pid, self.groups)._asdict())
@@ -239,6 +250,17 @@ class _NodeFolder:
         for row in self._of("stall"):
             for pid, _, state, wchan in row["states"]:
                 processes.get(pid, {}).update(state=state, wchan=wchan)
+
+    def _last_stall(self) -> _Raw:
+        """The stall in which the job ended or still is; nothing where it went on for long."""
+        stall: _Raw = next(iter(self._of("stall")[-1:]), {})
+        on = next((row["t"] for row in self._of("resumed") if stall and row["t"] > stall["t"]), None)
+        if on is None:
+            return stall
+        ranks = {row["pid"] for row in self._of("process") if row["rank"] >= 0 and not row["helper"]}
+        ends = [row["t"] for row in self._of("gone") if row["pid"] in ranks and row["t"] > on]
+        ends += [row["t"] for row in self.wrapper if row["what"] == "end"]
+        return stall if ends and min(ends) <= on + _WENT_ON_S else {}
 
     def _measured(self, processes: dict[int, _Raw]) -> None:
         """Memory, and for how long there was no CPU time, by the samples."""
@@ -399,7 +421,7 @@ def _stacks(text: str) -> tuple[list[str], list[str]]:
     Where that is none of Python's, as one of gloo's that aborts, the main thread: it is the last one of a dump.
     And the user's own lines in which the other threads before it were.
     """
-    text = text[max(text.rfind("Fatal Python error"), 0) :]
+    text = text[max(text.rfind(_CRASH), 0) :]
     marks = re.findall(r"^(Current thread|Thread) 0x", text, flags=re.MULTILINE)
     blocks = re.split(r"^(?:Current thread|Thread) 0x\w+[^\n]*\n", text, flags=re.MULTILINE)[1:]
     dumped = [

@@ -18,10 +18,13 @@ from ncclcheck.probes.logs.nccl_lines.records import Log
 
 # Of each process and communicator the last calls are kept: a rank runs ahead by what its streams hold, hundreds.
 _MOST_CALLS, _MOST_COMMUNICATORS = 256, 512  # 25 MB at most
+_PID_DIGITS = 10  # of a process: the kernel gives seven at most (4,194,304); a longer word is none
 _LONGEST = 400  # a line of it has 230 bytes
 _MOST_TOLD = 64  # ranks
 _UNCOUNTED = 8  # calls of one group; where more have number 0, nothing tells of a line that was lost between them
+_AGREED = 3  # calls that are alike before the difference, where the first ones are not seen: chosen
 _COMM = b" comm 0x"
+_NRANKS = re.compile(rb"\[nranks=(\d{1,7})\]")
 _CALL = re.compile(
     r"(?P<name>\w{1,30}): opCount (?P<number>[0-9a-f]{1,16}) .{0,80}?count (?P<count>\d{1,20}) "
     r"datatype (?P<datatype>\d{1,3}) op (?P<op>\d{1,10}) root (?P<root>-?\d{1,7})"
@@ -29,30 +32,40 @@ _CALL = re.compile(
 
 
 class LoggedCall(NamedTuple):
-    """One collective as one rank called it. place: which one of its communicator, from 0."""
+    """One collective as one rank called it. place: from 0; None: seen in mid-run."""
 
     host: str
     pid: int
     rank: int | None
     file: str
     line: int
-    place: int
+    place: int | None
     text: str
     fields: LogFields
 
 
 @dataclass
 class _CommunicatorCalls:
-    """Of one communicator in one process. whole: seen from its first call. total: collectives so far."""
+    """Of one communicator in one process.
+
+    whole: seen from its first call. nranks: as its lines say, 0: not. total: collectives so far. sends: it has
+    point to point calls too, which are numbered with the others, and other ones on each rank.
+    """
 
     whole: bool
+    nranks: int
     total: int = 0
+    sends: bool = False
     last: deque[tuple[str, int, bytes]] = field(default_factory=lambda: deque(maxlen=_MOST_CALLS))
 
     @property
     def counted(self) -> bool:
         """Whether NCCL numbers them, as it did not for nccl-tests with 2.27: seen on a healthy job of two GPUs."""
         return self.total <= _UNCOUNTED or any(b": opCount 0 " not in text for _, _, text in self.last)
+
+
+# Host, pid and rank of who called them.
+_Member = tuple[str, int, "int | None", _CommunicatorCalls]
 
 
 @dataclass
@@ -72,13 +85,18 @@ class CallReader:
         text = line[at + 10 : comm]
         known = self._known.get(key)
         if known is None or b": opCount 0 " in text:
-            known = self._begun(key, known, text)
-        if known is not None and not text.startswith((b"Send", b"Recv")):
+            nranks = _NRANKS.search(line, comm)
+            known = self._begun(key, known, text, int(nranks[1]) if nranks else 0)
+        if known is None:
+            return
+        if text.startswith((b"Send", b"Recv")):
+            known.sends = True
+        else:
             known.total += 1
             known.last.append((file, number, text))
 
     def _begun(
-        self, key: tuple[bytes, bytes], known: _CommunicatorCalls | None, text: bytes
+        self, key: tuple[bytes, bytes], known: _CommunicatorCalls | None, text: bytes, nranks: int
     ) -> _CommunicatorCalls | None:
         """A communicator's first call has number 0, and so have the others of its group."""
         first = b": opCount 0 " in text
@@ -88,22 +106,27 @@ class CallReader:
             return known
         if known is None and len(self._known) >= _MOST_COMMUNICATORS:
             return None
-        self._known[key] = _CommunicatorCalls(whole=first)
+        self._known[key] = _CommunicatorCalls(first, nranks)
         return self._known[key]
 
     def differing(self, log: Log) -> Iterator[LoggedCall]:
         """For each communicator what all ranks called at the first place where two of them differ."""
         for communicator, members in self._communicators(log).items():
-            if len(members) > 1 and all(calls.whole and calls.counted for _, _, _, calls in members):
-                for call in _first_difference(members):
+            if len(members) > 1 and all(calls.counted for _, _, _, calls in members):
+                whole = all(calls.whole for _, _, _, calls in members)
+                for call in _first_difference(members) if whole else _difference_in_mid_run(members):
                     call.fields["communicator"] = communicator
                     yield call
 
-    def _communicators(self, log: Log) -> dict[str, list[tuple[str, int, int | None, _CommunicatorCalls]]]:
-        by_communicator: dict[str, list[tuple[str, int, int | None, _CommunicatorCalls]]] = {}
+    def _communicators(self, log: Log) -> dict[str, list[_Member]]:
+        by_communicator: dict[str, list[_Member]] = {}
+        unknown: list[_Member] = []
         for (writer, pointer), calls in self._known.items():
-            host, _, pid = writer.decode(errors="backslashreplace").rpartition(":")
-            process = log.processes.get((host, int(pid))) if pid.isdecimal() and len(pid) < 11 else None
+            host, _, digits = writer.decode(errors="backslashreplace").rpartition(":")
+            if not digits.isdecimal() or len(digits) > _PID_DIGITS:
+                continue
+            pid = int(digits)
+            process = log.processes.get((host, pid))
             communicator = (
                 process.communicators.get(pointer.decode(errors="backslashreplace")) if process else None
             )
@@ -111,10 +134,50 @@ class CallReader:
                 by_communicator.setdefault(communicator.comm_id, []).append(
                     (process.host, process.pid, communicator.rank, calls)
                 )
-        return by_communicator
+            else:
+                unknown.append((host, pid, None, calls))
+        return by_communicator or ({"": unknown} if _is_one(unknown) else {})
 
 
-def _first_difference(members: Iterable[tuple[str, int, int | None, _CommunicatorCalls]]) -> Iterator[LoggedCall]:
+def _is_one(members: list[_Member]) -> bool:
+    """Whether processes of whose start nothing is seen share their only communicator: as many as it has ranks."""
+    processes = {(host, pid) for host, pid, _, _ in members}
+    return len(processes) == len(members) and {calls.nranks for _, _, _, calls in members} == {len(members)}
+
+
+def _difference_in_mid_run(members: Iterable[_Member]) -> Iterator[LoggedCall]:
+    """The same by NCCL's own numbers, where a log begins behind the first call.
+
+    Numbers of a rank may be others than the same calls' of another one, after sends: so nothing is told where
+    there are any, or where the calls just before the difference are not the same on all ranks.
+    """
+    ranks = [_numbered(member) for member in members]
+    if any(calls.sends for _, _, _, calls in members):
+        return
+    agreed = 0
+    for number in sorted(set(ranks[0]).intersection(*ranks[1:])):
+        for here in zip(*(calls[number] for calls in ranks), strict=False):
+            if len({_what(call) for call in here}) > 1:
+                yield from sorted(here, key=lambda call: call.rank or 0)[:_MOST_TOLD] if agreed >= _AGREED else ()
+                return
+            agreed += 1
+
+
+def _numbered(member: _Member) -> dict[int, list[LoggedCall]]:
+    """NCCL's number -> the calls of a rank; several are of one group, whose first ones a cut may have taken."""
+    host, pid, rank, calls = member
+    numbered: dict[int, list[LoggedCall]] = {}
+    for file, line, text in calls.last:
+        words = text.decode(errors="backslashreplace")
+        if match := _CALL.match(words):
+            call = LoggedCall(host, pid, rank, file, line, None, words, named_in(match))
+            numbered.setdefault(int(match["number"], 16), []).append(call)
+    if any(len(group) > 1 for group in numbered.values()):
+        numbered.pop(next(iter(numbered)))
+    return numbered
+
+
+def _first_difference(members: Iterable[_Member]) -> Iterator[LoggedCall]:
     places: dict[int, list[LoggedCall]] = {}
     for host, pid, rank, calls in members:
         first = calls.total - len(calls.last)

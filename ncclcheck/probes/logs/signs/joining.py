@@ -108,6 +108,16 @@ SIGNS = (
         ),
     ),
     Sign(
+        "rendezvous-file",  # of init_method="file://...", and a program's own words of it
+        r"(?i)\bfile (?:already )?exists:? [`'\"]?(?P<path>[^\s`'\"]{0,300}(?:dist|init|rdzv|rendezvous|store|shared)[^\s`'\"]{0,80})"
+        r"|\b(?:init_?method|distributed init|dist_?url)\b.{0,60}?file://(?P<file>/[^\s`'\",)]{1,300})",
+        (
+            "File already exists: output.tmp/dist_init",
+            "| distributed init (rank 1): file:///checkpoint/run-7/init, gpu 1",
+        ),
+        words=("exists", "file://"),
+    ),
+    Sign(
         "barrier-waits",
         r"Waiting in store based barrier to initialize process group for (?:rank: (?P<me>\d{1,7})|\d{1,7} seconds, rank: "
         r"(?P<self>\d{1,7})), key: \S{1,80} \(world_size=(?P<world>\d{1,7}), (?:num_workers_joined|worker_count)="

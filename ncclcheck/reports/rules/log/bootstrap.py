@@ -205,8 +205,18 @@ def loopback(logs: Logs) -> Iterator[Finding]:
     why = "Its address is 127.0.0.1 for everybody: ranks of other nodes dial themselves."
     more = settings_seen(logs, "NCCL_SOCKET_IFNAME", "NCCL_COMM_ID")
     if failed:
-        host = names(event.host for event in failed)
-        yield cause(failed, f"NCCL on {host} dials a loopback address", why=why, owner="node", fix=fix, more=more)
+        dialling, took = {event.host for event in failed}, {process.host for process in on_lo}
+        announced = took if took - dialling else set()
+        yield cause(
+            failed,
+            f"NCCL on {names(dialling)} dials a loopback address"
+            + (f": {names(announced)} took lo, and told it so" if announced else ""),
+            why=why,
+            owner="node",
+            fix=fix,
+            at=Where(node=next(iter(announced))) if len(announced) == 1 else None,
+            more=[*taken(on_lo if announced else []), *more],
+        )
     elif on_lo and several_hosts(logs):
         gone = [event for event in events_of(logs, "connect-failed") if "peer" not in event.fields]
         yield fail(

@@ -28,6 +28,7 @@ from ncclcheck.reports.subjects.logs.logged import (
 )
 from ncclcheck.reports.subjects.logs.reported import finished_start, hosts_with, settings_seen, starting
 
+_NO_ROUTE_TO_HOST = "No route to host"  # EHOSTUNREACH: no answer to ARP, or ICMP of a firewall
 _PORTS = "sysctl net.ipv4.ip_local_port_range"
 
 
@@ -50,7 +51,17 @@ def _word(attempts: list[FailedDial]) -> str:
 
 
 def _owners(logs: Logs, attempts: list[FailedDial]) -> list[str]:
-    return [host for attempt in attempts if attempt.address for host in hosts_with(logs, attempt.address)]
+    return [
+        host
+        for attempt in attempts
+        for host in (hosts_with(logs, attempt.address) if attempt.address else _only_peer(logs, attempt.event))
+    ]
+
+
+def _only_peer(logs: Logs, event: LogEvent) -> list[str]:
+    """The host of the other rank where there are two, on two hosts: NCCL up to 2.26 does not say whom it dials."""
+    others = {process.host for process in logs.processes} - {event.host}
+    return [*others] if logs.world == 2 and len(others) == 1 and event.host else []
 
 
 @log_rule("LOG014", "the nodes' addresses are routed to each other")
@@ -69,9 +80,10 @@ def unreached(logs: Logs) -> Iterator[Finding]:
     ## How we know
     The error of connect(2) in NCCL's line. `No route to host` between nodes of one subnet is nearly always a
     firewall that rejects, else a node that is down; `Connection timed out` one that drops, or a wrong route;
-    `Network is unreachable` that the node has no route. Where NCCL took an interface named ib* it did so because
-    it prefers them: partitions without IP between them look the same. The log does not show which; the
-    commands can.
+    `Network is unreachable` that the node has no route. The place is the node that was dialled where it answered
+    `No route to host`, or where several could not reach it, else the one that dialled. Where NCCL took an
+    interface named ib* it did so because it prefers them: partitions without IP between them look the same. The
+    log does not show which; the commands can.
 
     ## Fix
     - **you** measure it: `ncclcheck env --hosts A,B` tries each direction; name an interface that works in
@@ -98,7 +110,7 @@ def unreached(logs: Logs) -> Iterator[Finding]:
             + (f"; {strange.what}" if strange else ""),
             why=strange.why if strange else _by_error(events) or _why(over),
             owner="site",
-            at=(strange.at if strange else None) or end or at_host(host, events),
+            at=(strange.at if strange else None) or end or _far_end(events, peers) or at_host(host, events),
             fix=[
                 *(_OWN_ADDRESS if strange else ()),
                 *_first_by_error(events),
@@ -173,6 +185,11 @@ def _common_end(logs: Logs, failed: list[FailedDial]) -> Where | None:
     ends, known = {owner for some in owners for owner in some}, all(owners)
     several = len({attempt.event.host for attempt in failed} - {""}) > 1
     return Where(node=ends.pop()) if known and several and len(ends) == 1 else None
+
+
+def _far_end(events: list[LogEvent], peers: list[str]) -> Where | None:
+    """The node that was dialled, where the answer says that it, or a firewall before it, did not take the dial."""
+    return Where(node=peers[0]) if _errors(events) == _NO_ROUTE_TO_HOST and len({*peers}) == 1 else None
 
 
 class _ConnectAnswer(NamedTuple):
@@ -302,7 +319,10 @@ def _all_wait(logs: Logs, peers: list[str], event: LogEvent) -> bool:
         for entry in logs.events
         if entry.order < event.order and (entry.level == "WARN" or entry.sign in ("python-error", "propagated"))
     }
-    return bool(there) and all(starting(process) and (process.host, process.pid) not in bad for process in there)
+    # One that only made the id does not wait: since 2.18.3 NCCL says of each that it began.
+    told = any(process.began for process in logs.processes)
+    waits = (starting(process) and (process.began or not told) for process in there)
+    return bool(there) and all(waits) and not any((process.host, process.pid) in bad for process in there)
 
 
 def _open_the_ports(logs: Logs, host: str, peers: list[str], here: list[FailedDial]) -> list[Remedy]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts import LogEvent, Logs
@@ -42,6 +43,8 @@ from ncclcheck.reports.subjects.logs.words.unexplained import (
     unexplained,
 )
 from ncclcheck.reports.subjects.logs.words.wording import (
+    BESIDE,
+    FAULT_TOLD,
     SAY_OF_WHY,
     advice,
     before,
@@ -70,6 +73,10 @@ _CAUGHT = ("python-error", "nccl-warning", "nccl-cuda-failure")  # what a progra
 _DRAWS = ("wandb", "mlflow", "tensorboard", "comet_ml", "neptune", "swanlab", "clearml")  # packages
 _TELLS = ("mpi-box", "complaint", "explains")  # also of a mild level, where nothing else says anything
 _NO_CAUSE = ENDS_NO_JOB | {*meanings.HARMLESS}
+# What the system answers to a call, as a library prints it in a line of its own below the call.
+_ANSWER = re.compile(r"(?i)\b(?:connection (?:refused|timed out|reset)|no route to host|network is unreachable)\b")
+_ADDRESS = re.compile(r"\b\d{1,3}(?:\.\d{1,3}){3}\b|\[[0-9a-f:]{4,45}\]|\b[a-z][\w.-]{1,80}:\d{2,5}\b")
+_BETWEEN = 2  # lines from a call to its answer: chosen, boxes of Open MPI have one line for each
 _LINES = 10  # other ranks print a little longer
 
 
@@ -206,7 +213,7 @@ def _of_a_fault(faults: list[LogEvent]) -> Finding:
     known = understood(most.text)
     return cause(
         [most, *(event for event in faults if event is not most)],
-        f"a fault is told, and nothing after it shows that the job went on: {quoted(most)}",
+        f"{FAULT_TOLD}: {quoted(most)}",
         why=known.why if known else "",
         owner="job",
         fix=[*advice(most.text), *(known.fix if known else ())],
@@ -237,7 +244,7 @@ def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
     known = understood(most.text)
     return cause(
         [most, *(event for event in events if event is not most)],
-        f"this job failed, and {SAY_OF_WHY}: {quoted(most)}",
+        f"this job failed, and {SAY_OF_WHY}: {_dialled(logs, most)}{quoted(most)}",
         why=known.why if known else f"Usually {usual.usually}.",
         owner="job",
         fix=[
@@ -246,6 +253,18 @@ def _unknown(logs: Logs, rest: list[LogEvent]) -> Finding:
             shows,
         ],
     )
+
+
+def _dialled(logs: Logs, answer: LogEvent) -> str:
+    """The line right above an answer of the system that has no address in itself, if that line has one."""
+    if not _ANSWER.search(answer.text) or _ADDRESS.search(answer.text):
+        return ""
+    above = (
+        event
+        for event in in_order(logs.events)
+        if event.file == answer.file and 0 < answer.line - event.line <= _BETWEEN and _ADDRESS.search(event.text)
+    )
+    return next((f"{quoted(event, BESIDE)}; " for event in above), "")
 
 
 def _means_nothing(event: LogEvent) -> bool:

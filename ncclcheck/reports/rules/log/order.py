@@ -165,8 +165,9 @@ def same_collective(logs: Logs) -> Iterator[Finding]:
     ## How we know
     Watchdogs that gave up at the same number name different operations or elements; or torch's own comparison
     under `TORCH_DISTRIBUTED_DEBUG=DETAIL` says so; or NCCL's own lines of calls (`NCCL_DEBUG_SUBSYS=COLL`),
-    counted from the communicator's first on each rank, differ in name, count, type or operation; or NCCL or
-    gloo got a message of another size than expected.
+    counted from the communicator's first on each rank, differ in name, count, type or operation (of logs that
+    begin later by their opCount, where no rank sends and the calls before it agree); or NCCL or gloo got a message
+    of another size than expected.
 
     ## Fix
     - **you** let no collective depend on the rank's own data (a batch without images, a skipped step, a ragged
@@ -245,13 +246,17 @@ def _as_called(called: list[LogEvent]) -> str:
     parts = []
     for kind in _each_kind(called):
         name, count, datatype, op, _ = _call(kind)
-        ranks = fold_ranks(
-            event.rank for event in called if event.rank is not None and _call(event) == _call(kind)
+        alike = [event for event in called if _call(event) == _call(kind)]
+        known = [event.rank for event in alike if event.rank is not None]
+        ranks = (
+            fold_ranks(known) if known else ", ".join(f"pid {event.pid} of {event.host}" for event in alike[:2])
         )
         types = _TYPES[int(datatype)] if int(datatype) < len(_TYPES) else f"datatype {datatype}"
         how = f", {_OPERATIONS[int(op)]}" if "Reduce" in name and int(op) < len(_OPERATIONS) else ""
         parts.append(f"{ranks} {name} of {count} ({types}{how})")
-    return f"ranks call different things as call {int(called[0].fields['place']) + 1}: {', '.join(parts[:4])}"
+    first = called[0].fields
+    which = f"call {int(first['place']) + 1}" if "place" in first else f"opCount {first['number']}"
+    return f"ranks call different things as {which}: {', '.join(parts[:4])}"
 
 
 def _mismatch(events: list[LogEvent], what: str, at: Where | None = None) -> Finding:

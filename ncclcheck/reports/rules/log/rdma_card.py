@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from shlex import quote
 from typing import NamedTuple
 
-from ncclcheck.probes.facts import Logs
+from ncclcheck.probes.facts import LogEvent, Logs
 from ncclcheck.reports.judgement.findings import Finding, State, Where, admin, seen, you
 from ncclcheck.reports.subjects.logs.logged import by_host, cause, events_of, log_rule
 from ncclcheck.reports.subjects.logs.network import link, of_status, values_of
@@ -213,7 +213,8 @@ def carried_out(logs: Logs) -> Iterator[Finding]:
 
     ## How we know
     The status of the completion (enum ibv_wc_status). Where it says "remote", the other end refused the request:
-    the host that wrote the line was refused, and the peer that it names is the one to look at.
+    the host that wrote the line was refused, and the peer that it names is the one to look at. Where several peers
+    refused what one host alone asked for, that host is what they have in common.
 
     ## Fix
     - **admin** compare firmware and driver of both cards, and look into the kernel's log of the peer.
@@ -223,20 +224,25 @@ def carried_out(logs: Logs) -> Iterator[Finding]:
     ibv_poll_cq(3); NVIDIA/nccl src/transport/net_ib.cc; libnccl 2.23.4 to 2.27.7, run with such completions.
     """
     for status, known in _STATUS.items():
-        for events in by_host(of_status(logs, status)).values():
+        for events in by_host(lines := of_status(logs, status)).values():
             peer = events[0].fields.get("peer", "")
             there = owner_of(logs, peer) if peer else ""
+            refusers = _refused_by_several(logs, lines) if known.far else []
             end = f" {there} ({peer})" if there else f" {peer}" if peer else ""
             far = f", the peer is{end}" if end else ""
             yield cause(
                 events,
-                f"a request of RDMA ended with {known.words} (status {status}){far}: {known.means}",
+                f"requests of RDMA ended with {known.words} (status {status}) at {len(refusers)} peers "
+                f"({', '.join(refusers)}), all of one host: its own card or memory is the likelier fault"
+                if refusers
+                else f"a request of RDMA ended with {known.words} (status {status}){far}: {known.means}",
                 why="The connection is lost with it, and the job ends.",
                 owner="node",
-                at=Where(node=there) if known.far and there else None,
+                at=Where(node=there) if known.far and there and not refusers else None,
                 fix=[
                     admin(
-                        f"Read the kernel's log{f' of{end} first' if known.far and end else ''}, and compare both "
+                        f"Read the kernel's log{f' of{end} first' if known.far and end and not refusers else ''}, "
+                        "and compare both "
                         "ends.",
                         "ibv_devinfo | grep -E 'hca_id|fw_ver|state'",
                         "dmesg -T | grep -i mlx5",
@@ -245,3 +251,10 @@ def carried_out(logs: Logs) -> Iterator[Finding]:
                 ],
                 more=version_seen(logs, events[0]),
             )
+
+
+def _refused_by_several(logs: Logs, events: list[LogEvent]) -> list[str]:
+    """The peers that refused one host's requests, where no other host was refused any."""
+    peers = {owner_of(logs, peer) or peer for event in events if (peer := event.fields.get("peer", ""))}
+    writers = {event.host for event in events}
+    return sorted(peers) if len(peers) > 1 and len(writers) == 1 and not peers & writers else []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ncclcheck.probes.facts.script import Call, Guard, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, warn, you
@@ -79,7 +79,7 @@ def changed(script: Script) -> Iterator[Finding]:
     named: set[str] = set()  # as they are called where they are wrapped: two models may be made in one place
     sent = any("broadcast" in call.name and not by_rank(call) for call in script.trace)
     reported: set[tuple[str, int]] = set()
-    for call in script.trace:
+    for at, call in enumerate(script.trace):
         if call.name in DDP:
             wrapped |= objects(call, "0", "module", "new", "object")
             named |= {call.arguments.get("0", call.arguments.get("module", "")), call.target}
@@ -92,6 +92,8 @@ def changed(script: Script) -> Iterator[Finding]:
         trained = [call for call in passes(script) if guard not in call.guards]
         if not trained or any(_is_counterpart(other, call) for other in script.trace):
             continue  # these ranks train by themselves, or each does it in its own place
+        if call.name == ".load_state_dict" and not _trains_on(script.trace[at:], trained, call):
+            continue  # the best one, for a last test
         reported.add((guard.file, guard.line))
         yield warn(
             here(call),
@@ -116,10 +118,12 @@ def _on_all(script: Script, call: Call, guard: Guard) -> Remedy:
     """The only statement of its block: the condition goes, or its part that asks for the rank does."""
     text = "Do it on all ranks."
     head, line = line_of(script, guard.file or call.file, guard.line), single(script, call)
-    above, below = line_of(script, call.file, call.line - 1), line_of(script, call.file, call.line + 1)
+    above = line_of(script, call.file, call.line - 1)
+    later = [line_of(script, call.file, at) for at in range(call.line + 1, call.line + 4)]
+    below = next((line for line in later if line.strip()), "")
     alone = (
         guard.line == call.line - 1 and above == head and guard.file in ("", call.file)
-        and (not below.strip() or len(indent(below)) <= len(indent(head)))
+        and below and len(indent(below)) <= len(indent(head))
         and not re.match(r"\s*(?:else|elif)\b", below)
     )  # fmt: skip
     parts = re.fullmatch(r"if (.+):", head.strip())
@@ -131,6 +135,12 @@ def _on_all(script: Script, call: Call, guard: Guard) -> Remedy:
     if rest:
         return edit(script, text, call.file, {guard.line: f"{indent(head)}if {' and '.join(rest)}:"})
     return edit(script, text, call.file, {guard.line: None, call.line: indent(head) + line})
+
+
+def _trains_on(after: Sequence[Call], trained: Sequence[Call], load: Call) -> bool:
+    """Whether a step follows, in the order of a rank or in the next round of a loop."""
+    rounds = {(loop.file, loop.line) for loop in load.loops}
+    return any(step in after or rounds & {(loop.file, loop.line) for loop in step.loops} for step in trained)
 
 
 def _changes(call: Call, wrapped: set[str]) -> str:

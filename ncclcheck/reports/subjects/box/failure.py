@@ -8,7 +8,7 @@ import signal
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
-from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, BoxSent
+from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, BoxSent, BoxTold
 from ncclcheck.probes.facts.run.course import signal_name
 from ncclcheck.reports.subjects.box import peers
 from ncclcheck.reports.subjects.nodes import xids
@@ -32,6 +32,12 @@ _BUSY, _LOOKS_S = 0.15, 5.0
 _TORCH = re.compile(r"\btorch/.*:\d+ in (\w+)$")
 _AROUND = ("wrapper", "decorate_context", "_fn", "inner", "_wrapped_call_impl", "_call_impl", "__call__")
 _PYTHON = re.compile(r"python|pt_main|pt_data")
+# Seconds between the kernel's count of a process killed for memory and the end of that process, as the watcher
+# sees both: it looks at the count when a process ends, and once a second.
+OOM_S = 2.5
+_OF_A_LIMIT = re.compile(r"Memory cgroup out of memory: Kill(?:ed)? process (\d+)")
+_OF_MEMORY = re.compile(r"(?i)oom[-_ ]?kill|out of memory|oom_reaper|^\[ *pid *\]")
+_PID = re.compile(r"\w\[(\d+)\]:|[Pp]rocess (\d+)")
 _ABORTED = 200  # characters of what a program printed as it aborted
 
 
@@ -128,6 +134,37 @@ def called(innermost_first: Sequence[str]) -> str:
 def is_library(frame: str) -> bool:
     """Whether it is one of Python's, or of an installed package."""
     return _LIBRARY.search(frame) is not None
+
+
+def is_anothers(box: Box, oom: BoxOom, pid: int) -> bool:
+    """Whether the kernel names another process, of another cgroup's limit: the node's count has all of them."""
+    near = [row.text for row in box.kernel if abs(row.t - oom.t) < OOM_S]
+    killed = [int(match[1]) for text in near if (match := _OF_A_LIMIT.search(text)) is not None]
+    return oom.by.keys() == {"node"} and bool(killed) and pid not in killed
+
+
+def by_kernel(box: Box) -> list[BoxTold]:
+    """Its messages that name a process of the job or none, but for those of the memory of another cgroup."""
+    pids = {process.pid for process in box.processes}
+    own = [oom.t for oom in box.ooms if oom.by.keys() != {"node"}]
+    others = [
+        row.t
+        for row in box.kernel
+        if (killed := _OF_A_LIMIT.search(row.text)) is not None
+        and int(killed[1]) not in pids
+        and not [t for t in own if abs(t - row.t) < OOM_S]
+    ]
+    return [
+        row
+        for row in box.kernel
+        if _is_ours(row.text, pids)
+        and not (_OF_MEMORY.search(row.text) and [t for t in others if abs(t - row.t) < OOM_S])
+    ]
+
+
+def _is_ours(text: str, pids: set[int]) -> bool:
+    named = {int(pid or other) for pid, other in _PID.findall(text)}
+    return not named or bool(named & pids)
 
 
 def is_stopped(process: BoxProcess) -> bool:

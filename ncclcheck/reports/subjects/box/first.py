@@ -13,13 +13,19 @@ from msgspec.structs import replace
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.box import alike, children, peers, senders, started, threads, waiting
-from ncclcheck.reports.subjects.box.failure import FRAME, BoxFailure, Kind, frames, is_stopped, own_frames
+from ncclcheck.reports.subjects.box.failure import (
+    FRAME,
+    OOM_S,
+    BoxFailure,
+    Kind,
+    frames,
+    is_anothers,
+    is_stopped,
+    own_frames,
+)
 from ncclcheck.reports.subjects.nodes import xids
 from ncclcheck.reports.text.words.fold import fold_ranks
 
-# Seconds between the kernel's count of a process killed for memory and the end of that process, as the watcher
-# sees both: it looks at the count when a process ends, and once a second.
-_OOM_S = 2.5
 # Seconds between a signal from outside and what it ends: Slurm (KillWait) and Kubernetes (grace period) wait 30 s
 # by default, and half as long again for a loaded machine.
 _OUTSIDE_S = 45.0
@@ -61,7 +67,6 @@ _TORCH_WORDS = re.compile(
     r"|waiting \d+ms|pair closure|socket timeout|client socket|broken pipe|reset by peer|wait timeout"
 )
 _PYTHON = re.compile(r"python|pt_main|pt_data|torchrun")
-_OF_A_LIMIT = re.compile(r"Memory cgroup out of memory: Kill(?:ed)? process (\d+)")
 _ERROR = re.compile(r"[A-Za-z_][\w.]*(?:Error|Exception|Timeout): ")
 _COLLECTIVE = re.compile(r"torch/distributed/|torch/nn/parallel/|torch/autograd/")
 _TIMEOUT = re.compile(r"(?:^|/)timeout\b")
@@ -218,15 +223,8 @@ def _died(box: Box, process: BoxProcess) -> BoxFailure:
 
 
 def _oom_at(box: Box, process: BoxProcess, at: float | None) -> BoxOom | None:
-    counted = next((oom for oom in box.ooms if at is not None and abs(oom.t - at) < _OOM_S), None)
-    return None if counted is not None and _is_anothers(box, counted, process.pid) else counted
-
-
-def _is_anothers(box: Box, oom: BoxOom, pid: int) -> bool:
-    """Whether the kernel names another process, of another cgroup's limit: the node's count has all of them."""
-    near = [row.text for row in box.kernel if abs(row.t - oom.t) < _OOM_S]
-    killed = [int(match[1]) for text in near if (match := _OF_A_LIMIT.search(text)) is not None]
-    return oom.by.keys() == {"node"} and bool(killed) and pid not in killed
+    counted = next((oom for oom in box.ooms if at is not None and abs(oom.t - at) < OOM_S), None)
+    return None if counted is not None and is_anothers(box, counted, process.pid) else counted
 
 
 def _kind(number: int) -> Kind:

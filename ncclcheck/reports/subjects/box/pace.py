@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import itertools
 import math
-import re
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean, median
 from typing import NamedTuple
 
 from ncclcheck.probes.facts import Box, BoxProcess, BoxSample, Cluster
 from ncclcheck.reports.judgement.derived import derived
+from ncclcheck.reports.subjects.box import failure
 
 # All numbers are judgements, tried on gloo jobs of a lab only.
 _MOST_BINS, _LEAST_BIN_S = 120, 2.0  # of the time line that is searched for a change
@@ -26,7 +26,6 @@ _BUSY = 0.5  # share of looks in which the busiest rank is busy: chosen, less is
 _CLOCK, _CLOCK_OTHERS = 0.85, 0.95  # of the clock before; what GPUs in the same room may vary by
 _WAITS_TO_SEND = 0.5  # share of looks with unsent data
 _CORES = 0.05  # by which what a rank uses must differ to be told: it is shown with one digit
-_PID = re.compile(r"(?:\w\[|[Pp]rocess )(\d+)")
 _NEAR_S = 60.0  # of the change: what the kernel or a counter said then may be why
 
 
@@ -246,7 +245,6 @@ def _changes(box: Box, process: BoxProcess | None, change: _PaceChange) -> Itera
         before, after = _both(box, change, clocks)
         if 0 < after <= _CLOCK * before:
             yield f"clock of GPU {gpu}: {before:.0f} MHz before, {after:.0f} since"
-    for row in [*box.kernel, *box.network]:
-        named = {int(pid) for pid in _PID.findall(row.text)}
-        if abs(row.t - change.t) < _NEAR_S and (not named or named & {other.pid for other in box.processes}):
+    for row in [*failure.by_kernel(box), *box.network]:
+        if abs(row.t - change.t) < _NEAR_S:
             yield row.text

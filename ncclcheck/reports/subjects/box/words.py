@@ -19,7 +19,6 @@ THEN = "then"  # the source of what came after the first failure: the page gives
 _SILENT = ("exit", "left", "killed", "crashed", "absent", "memory")  # what it printed may be all that it said
 # events that followed, characters of each, ranks with their line: chosen, each is one line of evidence
 _MOST_THEN, _SHORT, _MOST_STACKS = 3, 60, 4
-_PID = re.compile(r"\w\[(\d+)\]:|[Pp]rocess (\d+)")
 _SHELL = re.compile(r"^\S*\b(?:ba|da|z|k)?sh\b|python|torchrun|accelerate|deepspeed|launch")
 _MOST_PLACES = 3  # that a heading names: chosen, two lines
 _LIMITS_S = 10.0  # chosen: between an exception and the watcher's look at its process
@@ -274,11 +273,9 @@ def _of_crash(cluster: Cluster, _: BoxFailure) -> list[Evidence]:
 
 def _beside(fault: BoxFailure) -> list[Evidence]:
     """What the node itself told in that time."""
-    all_evidence = [
-        seen("kernel", row.text)
-        for row in fault.box.kernel
-        if abs(row.t - fault.t) < 10 and _ours(fault, row.text)
-    ][:2]
+    all_evidence = [seen("kernel", row.text) for row in failure.by_kernel(fault.box) if abs(row.t - fault.t) < 10][
+        :2
+    ]
     return (
         all_evidence
         + _limits(fault)
@@ -296,12 +293,6 @@ def _limits(fault: BoxFailure) -> list[Evidence]:
     pid = fault.process.pid if fault.process is not None else fault.raised.pid if fault.raised is not None else 0
     own = [limit.text for limit in fault.box.limits if limit.pid == pid and abs(limit.t - fault.t) < _LIMITS_S]
     return [seen("limit", text) for text in own if "(ulimit -f)" not in text or _WRITES.search(words)][:2]
-
-
-def _ours(fault: BoxFailure, text: str) -> bool:
-    """Whether a message of the kernel names a process of the job, or none."""
-    named = {int(pid or other) for pid, other in _PID.findall(text)}
-    return not named or bool(named & {process.pid for process in fault.box.processes})
 
 
 def place(fault: BoxFailure) -> str:

@@ -26,6 +26,11 @@ CUT = (
     '  File "/v/lib/python3.12/site-packages/engine/hooks.py", line 7, in save\n'
     "    assert isinstance(layer, Decoder)\n"
 )
+CONNECT = (
+    "WARNING: Open MPI failed to TCP connect to a peer MPI process\n  Local host: gpu-a17\n  PID:        75387\n"
+    "  Message:    connect() to 10.0.3.18:50000 failed\n  Error:      Connection refused (111)\n"
+    "[gpu-a17:00000] *** An error occurred in Socket closed\n"
+)
 BAR = " 35%|####      | 738112/2081401 [30:01<57:14, 39.1MB/s]\n"
 WATCHDOG = (
     "[E ProcessGroupNCCL.cpp:485] [Rank 6] Watchdog caught collective operation timeout: WorkNCCL("
@@ -46,6 +51,15 @@ WATCHDOG = (
             "ends at engine/hooks.py:7 (save), called at /w/train.py:31 (main): assert isinstance(layer, Decoder)",
         ),
         ("[rank1]: NCCL WARN odd thing\nwrapper: exit code 3\n", "odd thing"),
+        (CONNECT, "connect() to 10.0.3.18:50000 failed; Error: Connection refused (111)"),
+        (
+            "torchrun train.py\nfrob is not loaded\nwire.cpp:275: init failed for WIRE\nexit code 7\n",
+            "frob is not loaded",
+        ),
+        (
+            "torchrun train.py\n[W] frob is not loaded, using plain\nwire.cpp:275: init failed for WIRE\n",
+            "init failed for",
+        ),
     ],
 )
 def test_the_line_that_says_most_is_the_heading(text: str, words: str) -> None:
@@ -121,3 +135,79 @@ def test_an_exception_that_says_little_is_told_with_the_error_before_it() -> Non
     finding = judged(text)["LOG004"].findings[0]
     assert "before it: Failed to register memory" in finding.what
     assert "nvidia_peermem" in str(finding.remedies)
+
+
+MCA = (
+    f"{'-' * 74}\nTwo mutually-exclusive MCA variables were specified.  This can result\n"
+    "in undefined behavior.\n\n  1st MCA variable: btl_tcp_if_include\n    Source of value: environment\n"
+    f"  2nd MCA variable: btl_tcp_if_exclude\n{'-' * 74}\n"
+)
+NAME = (
+    "[W socket.cpp:558] [c10d] The IPv6 network addresses of (head-0.head, 3389) cannot be retrieved "
+    "(gai error: -2 - Name or service not known).\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "heading", "why"),
+    [
+        ("mpi_lib.so: undefined symbol: cudaLaunch\n", "undefined symbol: cudaLaunch", "release of CUDA"),
+        (
+            "python: symbol lookup error: /opt/openmpi/mca_coll_x.so: undefined symbol: opal_x_check\n",
+            "symbol lookup error",
+            "another build of MPI",
+        ),
+        (MCA, "1st MCA variable: btl_tcp_if_include", "exclude each other"),
+        (
+            "nvidia fabric manager interface version 590.1 don't match with driver version 580.2.\n",
+            "don't match with driver version",
+            "different releases",
+        ),
+        (NAME, "addresses of (head-0.head, 3389) cannot be retrieved", "no address on this node"),
+    ],
+)
+def test_what_a_program_or_library_cannot_do_is_the_failure_where_nothing_follows(
+    text: str, heading: str, why: str
+) -> None:
+    (finding,) = judged(text)["LOG001"].findings
+    assert finding.state.value == "fail"
+    assert heading in finding.what
+    assert why in finding.why
+    assert judged(text)["LOG007"].state.value == "skipped"
+
+
+@pytest.mark.parametrize("text", ["mpi_lib.so: undefined symbol: cudaLaunch\n", NAME, MCA])
+def test_it_is_none_where_the_job_works_on(text: str) -> None:
+    assert raised(text + "".join(f"iteration {step} / 1000 | loss 2.1\n" for step in range(100, 130))) == {}
+
+
+def test_no_free_slot_is_mpirun_s_own() -> None:
+    assert "LOG124" in raised("All nodes which are allocated for this job are already filled.\n")
+
+
+def test_a_launcher_s_error_that_it_dealt_with_is_quoted_and_not_judged() -> None:
+    (finding,) = judged("slurmstepd: error: Bind request gpu:1 is void. Taking the first one instead.\n")[
+        "LOG007"
+    ].findings
+    assert "Bind request gpu:1 is void" in finding.what
+
+
+def test_mlperf_s_lines_are_progress_and_success() -> None:
+    line = ':::MLLOG {{"event_type": "INTERVAL_END", "key": "{}", "value": null, "metadata": {{{}}}}}\n'
+    epochs = "".join(line.format("epoch_stop", f'"epoch_num": {number}') for number in range(1, 4))
+    assert judged(epochs + line.format("run_stop", '"status": "success"'))["LOG007"].state.value == "ok"
+    assert judged(line.format("run_stop", '"status": "aborted"'))["LOG007"].state.value != "ok"
+
+
+def test_a_file_of_an_earlier_start_at_which_ranks_meet_is_named() -> None:
+    beyond = (
+        "Timed out initializing process group in store based barrier on rank: 0, for key: "
+        "store_based_barrier_key:1 (world_size=2, worker_count=4, timeout=0:02:00)\n"
+    )
+    (finding,) = judged("File already exists: out/dist_init\n" + beyond)["LOG021"].findings
+    assert "the file at which they meet, out/dist_init, is of an earlier start" in finding.what
+    assert finding.remedies[0].commands == ["rm -- out/dist_init"]
+    (finding,) = judged("| distributed init (rank 1): file:///ckpt/init, gpu 1\n" + beyond)["LOG021"].findings
+    assert finding.remedies[0].commands == ["rm -- /ckpt/init"]
+    (finding,) = judged(beyond)["LOG021"].findings
+    assert "more than the job has" in finding.what

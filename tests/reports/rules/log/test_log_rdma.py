@@ -255,3 +255,15 @@ def test_sockets_without_any_hint_of_a_card_are_a_note() -> None:
 
 def test_no_log_is_skipped() -> None:
     assert judged("")["LOG036"].state.value in ("ok", "skipped")
+
+
+def test_a_host_that_several_peers_refuse_is_the_place_and_not_one_of_them() -> None:
+    def refused(writer: str, *numbers: int) -> str:
+        return log(process("yew1", 0), process("yew2", 1), process("yew3", 2), *(
+            warn(writer, f"NET/IB: Got completion from peer 10.0.3.{number}<40000> with status=10 opcode=1 len=0 "
+                 "vendor err 129 (Send) hca mlx5_0") for number in numbers))  # fmt: skip
+
+    several = judged(refused("yew1", 12, 13))["LOG048"].findings[0]
+    assert several.where.node == "yew1"
+    assert "at 2 peers" in several.what
+    assert "at 2 peers" not in judged(refused("yew1", 12))["LOG048"].findings[0].what
