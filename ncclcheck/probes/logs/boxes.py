@@ -9,7 +9,7 @@ from ncclcheck.probes.logs.signs.failure_words import complains, ended_badly, ex
 
 _RULE = re.compile(r"(?<!-)-{60,500}(?!-)(?:\[[^\]]{1,80}\])?\s{0,20}$")
 _OF_MPI = re.compile(
-    r"\b(?:Open ?MPI|MPI|OpenFabrics|InfiniBand|ORTE|PRTE|PMI[Xx]|mpirun|mpiexec|openib|UCX|PSM\d?|hcoll)\b"
+    r"\b(?:Open ?MPI|MPI|OpenFabrics|InfiniBand|ORTE|PRTE|PMI[Xx]|mpirun|mpiexec|openib|MCA|UCX|PSM\d?|hcoll)\b"
     r"|openmpi-"
 )
 # How such a text begins, where its rules were cut off; and what its details are called in every one of them.
@@ -29,7 +29,9 @@ _GUESSES = re.compile(
 _OF_AN_END = re.compile(
     r"(?i)^(?:primary job|mpi_abort was invoked|mpirun (?:has exited|noticed|detected))|more process(?:es)? ha"
 )
-_KNOWN = re.compile(r"^\s{0,8}(?!WARNING|ERROR|NOTE)(?P<what>[A-Z][\w /()-]{2,40}):\s{1,20}(?P<value>\S.{0,120})")
+_KNOWN = re.compile(
+    r"^\s{0,8}(?!WARNING|ERROR|NOTE)(?P<what>[A-Z\d][\w /()-]{2,40}):\s{1,20}(?P<value>\S.{0,120})"
+)
 # lines and characters of a box that are kept: chosen, Open MPI's have up to a dozen lines
 _MOST_LINES, _MOST_OF_TEXT = 16, 300
 

@@ -527,7 +527,7 @@ def _older_names() -> None:
         return
 
 
-def _serve(box: str, _: Any = None) -> None:
+def _serve(box: str) -> None:
     """Torch's worker server on a socket in the box: it gives the Flight Recorder without the GIL."""
     import ctypes
 
@@ -559,30 +559,39 @@ def _serve(box: str, _: Any = None) -> None:
             os.close(descriptor)
 
 
-def _tell_rank(box: str, module: Any) -> None:
-    """Which rank this process has become, where its environment did not say so: of mp.spawn, of Lightning.
+def _join(box: str, module: Any) -> None:
+    """Once it is in a group a process serves, and says its rank where its environment did not (mp.spawn, for one).
 
-    And serve from then on. `module`: torch.distributed.distributed_c10d.
+    Not before, for what ranks do before their group parts them: the store that torchrun keeps over restarts holds
+    the addresses of the attempt before (torch 2.13, dynamic_rendezvous.py), and a rank that comes well before its
+    peers reads these. `module`: torch.distributed.distributed_c10d.
     """
-    before = module._update_default_pg
+    before, known, done = module._update_default_pg, _is_rank(), set()
 
     def then(group: Any) -> Any:
         before(group)
+        if group is None or os.getpid() in done:
+            return
+        done.add(os.getpid())
         try:
-            path = os.path.join(box, "said", "%d.rank.jsonl" % os.getpid())
-            if group is not None and not os.path.exists(path):
-                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-                try:
-                    line = '{"what": "rank", "pid": %d, "rank": %d, "world": %d}\n'
-                    os.write(file, (line % (os.getpid(), group.rank(), group.size())).encode())
-                finally:
-                    os.close(file)
-                _ranks[os.getpid()] = group.rank()
-                _serve(box)
+            if not known:
+                _tell_rank(box, group)
+            _serve(box)
         except BaseException:
             pass
 
     module._update_default_pg = then
+
+
+def _tell_rank(box: str, group: Any) -> None:
+    path = os.path.join(box, "said", "%d.rank.jsonl" % os.getpid())
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        line = '{"what": "rank", "pid": %d, "rank": %d, "world": %d}\n'
+        os.write(file, (line % (os.getpid(), group.rank(), group.size())).encode())
+    finally:
+        os.close(file)
+    _ranks[os.getpid()] = group.rank()
 
 
 def _tell_lock(box: str, module: Any) -> None:
@@ -619,9 +628,8 @@ def _once_imported(box: str) -> None:
     import importlib.machinery
 
     then: dict[str, Any] = {"torch.utils.file_baton": _tell_lock}
-    known = _is_rank()
-    if not known or "--multiprocessing-fork" not in getattr(sys, "orig_argv", ()):  # else a loader's worker
-        then["torch.distributed.distributed_c10d"] = _serve if known else _tell_rank
+    if not _is_rank() or "--multiprocessing-fork" not in getattr(sys, "orig_argv", ()):  # else a loader's worker
+        then["torch.distributed.distributed_c10d"] = _join
 
     class Later:
         def find_spec(self, name: str, path: Any = None, _: Any = None) -> Any:

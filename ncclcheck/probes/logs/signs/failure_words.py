@@ -188,6 +188,10 @@ EXPLAINS = (
           r"|name|path|usage)", "a setting that is refused"),
     _form("does not exist|doesn't exist|do not match|does not match|doesn't match|don't match|not equal"
           "|insufficient|not enough|exceed|corrupt|unhealthy|inconsistent|conflict", r"", "two things that differ"),
+    _form("undefined symbol|symbol lookup error|symbol not found", r"", "a library of another release"),
+    _form("exclusive", r"\bmutually[- ]exclusive\b", "two settings of which only one may be"),
+    _form("already filled", r"\ballocated\b.{0,60}\balready filled\b", "no place is left"),
+    _form(" error: ", r"^(?:\[[^\]]{1,60}\] )?[\w.-]{1,40}: error: \S", "the level that a launcher gives its line"),
     _form("neither ", r"\bneither\b.{1,80}\b(?:detected|found|available|set|installed|loaded|supported|enabled)\b",
           "none of several things is there"),
     _form("machine only has|only has", r"\bonly has\b", "more is asked for than is there"),

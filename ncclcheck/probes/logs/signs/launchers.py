@@ -179,7 +179,8 @@ SIGNS = (
         r"(?:\btotal (?:training|train) time|^training time)(?: of \w{1,20})?\b[ :=]{1,4}\d{1,3}[:.\d]|"
         r"finished successfully|(?<!completed )completed successfully|exits successfully|\.fit` stopped: `max_|'train_runtime': |"
         r"Application startup complete|^ENDING TIMING RUN\b|\bworker group successfully finished"
-        r"|torchelastic\.worker\.status\.SUCCEEDED|^\W{0,3}success\W{0,3}$",
+        r"|torchelastic\.worker\.status\.SUCCEEDED|^\W{0,3}success\W{0,3}$"
+        r'|:::MLL(?:OG)?\b.{0,400}"key": ?"(?:run_stop|status)".{0,300}"(?:status|value)": ?"success"',
         (
             "Training completed successfully",
             "job 5512 completed, exit status 0",
@@ -195,6 +196,8 @@ SIGNS = (
             '{"name": "torchelastic.worker.status.SUCCEEDED", "source": "WORKER", "timestamp": 0}',
             "SUCCESS!",
             "ENDING TIMING RUN AT 2026-03-01 10:00:00 AM",  # of MLPerf
+            ':::MLLOG {"namespace": "", "time_ms": 1700000000000, "event_type": "INTERVAL_END", "key": "run_stop", '
+            '"value": null, "metadata": {"file": "train.py", "lineno": 266, "status": "success"}}',
             "[2026-03-01 10:00:00,578] torch.distributed.elastic.agent.server.api: [INFO] [default] worker group "
             "successfully finished. Waiting 300 seconds for other agents to finish.",
         ),
@@ -405,6 +408,7 @@ SIGNS = (
     Sign(
         "mpi-not-started",
         r"Fatal error in (?:internal_|PMPI_|MPI_)Init|PML add procs failed|here are not enough slots available"
+        r"|All nodes which are allocated for this job are already filled"
         r"|(?:ORTE|PRTE|mpirun|prterun) was unable to (?:reliably )?(?:start|launch|find)"
         r"|A (?:request|daemon) .{0,80}(?:died unexpectedly|aborted)|PMI_KVS_Get returned"
         r"|MPI_INIT has failed|pml_ucx\.c:\d{1,6} {1,4}Error: (?!ucx (?:send|recv)).{0,120}(?:failed|Failed)|PMIX ERROR: (?!ERROR in file gds_)|OPAL ERROR: |(?:OMPI|Open MPI) was not (?:built|configured) with"
@@ -415,6 +419,7 @@ SIGNS = (
         (
             "Abort(3712399) on node 0 (rank 0 in comm 0): Fatal error in PMPI_Init: Other MPI error, error stack:",
             "There are not enough slots available in the system to satisfy the 16",
+            "All nodes which are allocated for this job are already filled.",
             "ORTE was unable to reliably start one or more daemons.",
             "[gpu-a17:04711] PMIX ERROR: PMIX_ERR_UNREACH in file client/pmix_client.c at line 228",
             "but OMPI was not built with SLURM's PMI support and therefore cannot",
@@ -430,6 +435,7 @@ SIGNS = (
             "mpi type",
             "pml add procs",
             "slots available",
+            "already filled",
             "was unable to",
             *("pmix error", "opal error", "was not built with", "was not configured with", "an error occurred in"),
             "relevant network interfaces",

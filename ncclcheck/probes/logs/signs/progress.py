@@ -45,7 +45,8 @@ SIGNS = (
         r"|^\s{0,12}\d{1,12} {1,30}\d{1,12} {1,30}[\w-]{1,12}(?: {1,30}[\w-]{1,12}){0,2}(?: {1,30}\d{1,9}\.\d{1,9}){2,8}\s*$"
         r"|\b(?:algbw|busbw|bandwidth|throughput)[ :=]{1,4}\d{1,9}\.\d{1,9} {0,3}(?:[KMGT]i?)(?:B|b|bps|b/s|B/s|bit/s)\b"
         r"|^\s{0,8}[Tt]rain (?:loss|metrics|memory|time)/\S{1,60}: \d"
-        r"|^(?:\[?[Rr]ank[ =]?\d{1,6}\]?[:,]? {0,2})?(?:[Aa]ll [Dd]one|[Dd]one|DONE)[.!][.! ]{0,5}$",
+        r"|^(?:\[?[Rr]ank[ =]?\d{1,6}\]?[:,]? {0,2})?(?:[Aa]ll [Dd]one|[Dd]one|DONE)[.!][.! ]{0,5}$"
+        r'|:::MLL(?:OG)?\b.{0,400}"key": ?"(?:epoch_stop|block_stop|eval_stop|eval_accuracy|train_loss|tracked_stats)"',
         (
             'INFO:     10.0.3.4:40112 - "POST /v1/completions HTTP/1.1" 200 OK',
             "INFO 11-09 22:47:01 [loggers.py:116] Engine 000: Avg prompt throughput: 12.1 tokens/s, Running: 3 reqs",
@@ -65,6 +66,8 @@ SIGNS = (
             "4096      1024      32-bit    thread    112.700796        0.001         0.000",
             " busbw: 40.7806  Gbps",
             "      Train loss/train/total: 7.0952",
+            ':::MLLOG {"namespace": "", "time_ms": 1700000000000, "event_type": "INTERVAL_END", "key": "epoch_stop", '
+            '"value": null, "metadata": {"file": "train.py", "lineno": 255, "epoch_num": 4}}',
         ),
         words=(
             *(
@@ -115,7 +118,17 @@ SIGNS = (
                 "train memory/",
                 "train time/",
             ),
-            *("elapsed time", "average time", "mean time", "median time", "latency", " itl ", " ttft ", " tpot "),
+            *(
+                "elapsed time",
+                "average time",
+                "mean time",
+                "median time",
+                "latency",
+                " itl ",
+                " ttft ",
+                " tpot ",
+                ":::mll",
+            ),
         ),
         often=True,
         check=_works,

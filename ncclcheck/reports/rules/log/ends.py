@@ -22,7 +22,7 @@ from ncclcheck.reports.subjects.logs.logged import (
     log_rule,
 )
 from ncclcheck.reports.subjects.logs.words.meanings import ends_nothing
-from ncclcheck.reports.subjects.logs.words.unexplained import is_foreign, unexplained
+from ncclcheck.reports.subjects.logs.words.unexplained import is_foreign, last_words, unexplained
 from ncclcheck.reports.subjects.logs.words.wording import MILD, SAID, advice, of_a_fault, quoted, tells_most
 from ncclcheck.reports.subjects.logs.words.wording import understood as understood_words
 from ncclcheck.reports.text.words.fold import fold_numbers, many
@@ -137,7 +137,7 @@ def log_shows_the_end(logs: Logs) -> Iterator[Finding]:
     before, logs = earlier(logs), latest(logs)
     if is_foreign(logs) or not any(file.lines for file in logs.files):
         raise NothingToJudge("no line is NCCL's, torch's or a launcher's (LOG008)")
-    if errors(logs) or died(logs) or unexplained(logs):
+    if errors(logs) or died(logs) or unexplained(logs) or last_words(logs):
         raise NothingToJudge("the log shows a failure")
     began = [process for process in logs.processes if process.completed]
     ended = [*_ENDED, *(["not-destroyed"] if _is_more(logs, began) else [])]

@@ -44,6 +44,7 @@ from ncclcheck.reports.subjects.logs.words.unexplained import (
 )
 from ncclcheck.reports.subjects.logs.words.wording import (
     BESIDE,
+    FAULT_TOLD,
     SAY_OF_WHY,
     advice,
     before,
@@ -212,7 +213,7 @@ def _of_a_fault(faults: list[LogEvent]) -> Finding:
     known = understood(most.text)
     return cause(
         [most, *(event for event in faults if event is not most)],
-        f"a fault is told, and nothing after it shows that the job went on: {quoted(most)}",
+        f"{FAULT_TOLD}: {quoted(most)}",
         why=known.why if known else "",
         owner="job",
         fix=[*advice(most.text), *(known.fix if known else ())],

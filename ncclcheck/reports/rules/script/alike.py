@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, State, fail, warn, you
@@ -73,7 +73,7 @@ def changed(script: Script) -> Iterator[Finding]:
     named: set[str] = set()  # as they are called where they are wrapped: two models may be made in one place
     sent = any("broadcast" in call.name and not by_rank(call) for call in script.trace)
     reported: set[tuple[str, int]] = set()
-    for call in script.trace:
+    for at, call in enumerate(script.trace):
         if call.name in DDP:
             wrapped |= objects(call, "0", "module", "new", "object")
             named |= {call.arguments.get("0", call.arguments.get("module", "")), call.target}
@@ -86,6 +86,8 @@ def changed(script: Script) -> Iterator[Finding]:
         trained = [call for call in passes(script) if guard not in call.guards]
         if not trained or any(_is_counterpart(other, call) for other in script.trace):
             continue  # these ranks train by themselves, or each does it in its own place
+        if call.name == ".load_state_dict" and not _trains_on(script.trace[at:], trained, call):
+            continue  # the best one, for a last test
         reported.add((guard.file, guard.line))
         yield warn(
             here(call),
@@ -95,6 +97,12 @@ def changed(script: Script) -> Iterator[Finding]:
             evidence=[written(script, call)],
             fix=[you("Do it on all ranks.")],
         )
+
+
+def _trains_on(after: Sequence[Call], trained: Sequence[Call], load: Call) -> bool:
+    """Whether a step follows, in the order of a rank or in the next round of a loop."""
+    rounds = {(loop.file, loop.line) for loop in load.loops}
+    return any(step in after or rounds & {(loop.file, loop.line) for loop in step.loops} for step in trained)
 
 
 def _changes(call: Call, wrapped: set[str]) -> str:

@@ -137,6 +137,68 @@ def test_an_exception_that_says_little_is_told_with_the_error_before_it() -> Non
     assert "nvidia_peermem" in str(finding.remedies)
 
 
+MCA = (
+    f"{'-' * 74}\nTwo mutually-exclusive MCA variables were specified.  This can result\n"
+    "in undefined behavior.\n\n  1st MCA variable: btl_tcp_if_include\n    Source of value: environment\n"
+    f"  2nd MCA variable: btl_tcp_if_exclude\n{'-' * 74}\n"
+)
+NAME = (
+    "[W socket.cpp:558] [c10d] The IPv6 network addresses of (head-0.head, 3389) cannot be retrieved "
+    "(gai error: -2 - Name or service not known).\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "heading", "why"),
+    [
+        ("mpi_lib.so: undefined symbol: cudaLaunch\n", "undefined symbol: cudaLaunch", "release of CUDA"),
+        (
+            "python: symbol lookup error: /opt/openmpi/mca_coll_x.so: undefined symbol: opal_x_check\n",
+            "symbol lookup error",
+            "another build of MPI",
+        ),
+        (MCA, "1st MCA variable: btl_tcp_if_include", "exclude each other"),
+        (
+            "nvidia fabric manager interface version 590.1 don't match with driver version 580.2.\n",
+            "don't match with driver version",
+            "different releases",
+        ),
+        (NAME, "addresses of (head-0.head, 3389) cannot be retrieved", "no address on this node"),
+    ],
+)
+def test_what_a_program_or_library_cannot_do_is_the_failure_where_nothing_follows(
+    text: str, heading: str, why: str
+) -> None:
+    (finding,) = judged(text)["LOG001"].findings
+    assert finding.state.value == "fail"
+    assert heading in finding.what
+    assert why in finding.why
+    assert judged(text)["LOG007"].state.value == "skipped"
+
+
+@pytest.mark.parametrize("text", ["mpi_lib.so: undefined symbol: cudaLaunch\n", NAME, MCA])
+def test_it_is_none_where_the_job_works_on(text: str) -> None:
+    assert raised(text + "".join(f"iteration {step} / 1000 | loss 2.1\n" for step in range(100, 130))) == {}
+
+
+def test_no_free_slot_is_mpirun_s_own() -> None:
+    assert "LOG124" in raised("All nodes which are allocated for this job are already filled.\n")
+
+
+def test_a_launcher_s_error_that_it_dealt_with_is_quoted_and_not_judged() -> None:
+    (finding,) = judged("slurmstepd: error: Bind request gpu:1 is void. Taking the first one instead.\n")[
+        "LOG007"
+    ].findings
+    assert "Bind request gpu:1 is void" in finding.what
+
+
+def test_mlperf_s_lines_are_progress_and_success() -> None:
+    line = ':::MLLOG {{"event_type": "INTERVAL_END", "key": "{}", "value": null, "metadata": {{{}}}}}\n'
+    epochs = "".join(line.format("epoch_stop", f'"epoch_num": {number}') for number in range(1, 4))
+    assert judged(epochs + line.format("run_stop", '"status": "success"'))["LOG007"].state.value == "ok"
+    assert judged(line.format("run_stop", '"status": "aborted"'))["LOG007"].state.value != "ok"
+
+
 def test_a_file_of_an_earlier_start_at_which_ranks_meet_is_named() -> None:
     beyond = (
         "Timed out initializing process group in store based barrier on rank: 0, for key: "

@@ -7,7 +7,7 @@ import textwrap
 from ncclcheck.reports.judgement.findings import State
 from ncclcheck.reports.judgement.jsondoc import Document
 from ncclcheck.reports.subjects.logs.answer.story import TELL_LITTLE, Cause, KindOfLines, LogDiagnosis
-from ncclcheck.reports.subjects.logs.words.wording import SAY_OF_WHY
+from ncclcheck.reports.subjects.logs.words.wording import FAULT_TOLD, SAY_OF_WHY
 from ncclcheck.reports.text.words.fold import many
 from ncclcheck.reports.text.words.wrapping import wrapped
 
@@ -20,6 +20,10 @@ _WITHOUT_CAUSE = {
     "unknown": "No failure is sure; see what is unknown above.",
 }
 
+_TOLD = (
+    (FAULT_TOLD, "The fault that these lines tell is above; nothing after it shows that the job went on."),
+    (SAY_OF_WHY, "This job failed; what these lines say of why is above, and what would show more."),
+)
 _INTERRUPTED = "LOG006"
 _FOREIGN = "LOG008"
 _STANDS_OUT = "Not judged: no line is NCCL's, torch's or a launcher's (LOG008); the one that stands out is above."
@@ -77,10 +81,10 @@ def decision(document: Document) -> str:
     if document.state == "incomplete":
         sentences = (words for code, words in _NOT_KNOWN if _is_unknown(document, code))
         return _STANDS_OUT if _stands_out(document) else next(sentences, _WITHOUT_CAUSE["incomplete"])
-    if document.state == "fail" and any(
-        SAY_OF_WHY in finding.what for v in document.verdicts for finding in v.findings
-    ):
-        return "This job failed; what these lines say of why is above, and what would show more."
+    headings = [finding.what for v in document.verdicts for finding in v.findings]
+    said = next((words for part, words in _TOLD if any(part in what for what in headings)), "")
+    if document.state == "fail" and said:
+        return said
     if document.state in _WITHOUT_CAUSE:
         return _WITHOUT_CAUSE[document.state]
     if any(verdict.code == _INTERRUPTED and verdict.state is State.NOTE for verdict in document.verdicts):

@@ -128,19 +128,28 @@ def _of_a_worker(logs: Logs, event: LogEvent) -> bool:
 
 
 def last_words(logs: Logs) -> list[LogEvent]:
-    """Lines with the words of a known fault, after which no work and no start that came through is told."""
+    """Lines with the words of a known fault, after which no work and no start that came through is told.
+
+    Also a name without an address, where nothing at all is told after it.
+    """
     if is_foreign(logs):
         return []
     work = Ending(logs).just_after
     return [
         event
         for event in logs.events
-        if event.sign == "explains"
-        and not (MILD.match(event.text) or event.level)
-        and of_a_fault(event.text)
+        if (
+            (event.sign == "explains" and not (MILD.match(event.text) or event.level) and of_a_fault(event.text))
+            or (event.sign == "name-unresolved" and not _below(logs, event))
+        )
         and work.get(event.file, 0) < event.line
         and not (came_through(logs, event) or dealt_with(logs, event))
     ]
+
+
+def _below(logs: Logs, event: LogEvent) -> int:
+    """How many lines stand below it in its file."""
+    return next((file.lines - event.line for file in logs.files if file.name == event.file), 0)
 
 
 class UsualCause(NamedTuple):

@@ -34,6 +34,7 @@ SAID = ("complaint", "explains", "command-not-run", "executable-missing", "ended
 # The level of a line, by Python's loggers, its warnings or glog.
 MILD = re.compile(r"(?:\S{1,300} ){0,4}\[?(?:[WI]\d{0,4}\]? |WARN|INFO|DEBUG|\w{0,40}[wW]arning\b)")
 SAY_OF_WHY = "these lines say of why"
+FAULT_TOLD = "a fault is told, and nothing after it shows that the job went on"
 _BAD = re.compile(
     r"(?i)\b(?:\w{0,40}error|fail(?:ed|ure)|exception|aborted|timed out|cannot|can't|could not|unable|invalid"
     r"|exceed\w{0,3})\b"
@@ -117,8 +118,54 @@ _ONLY_FAILED = re.compile(r"(?i)\b(?:fail(?:ed|ure|s)?|aborted|aborting)\b")
 _RIGHT_ABOVE = 5  # lines: of the same function, as a rule, or of the one that it called
 _INSTALLED = "python -m pip list | grep -iE 'torch|nvidia|flash|xformers|vllm|transformers|deepspeed|numpy'"
 
+_BUILT_FOR_OTHERS = (
+    you("Confirm: what the library that is named finds, and what is installed.", "ldd -r LIBRARY.so | head -20",
+        "echo $LD_LIBRARY_PATH", "python -c 'import torch; print(torch.__version__, torch.version.cuda)'"),
+)  # fmt: skip
 # By what a message says of a fault of a GPU, a card or a disk; looked at where nothing knows it better.
 _FAULTS = (
+    made(
+        r"undefined symbol: (?:cuda|cu[A-Z])|undefined symbol: \w{0,4}(?:cudnn|cublas|cufft)",
+        "The library was built for another release of CUDA, in which that function was still, or already, there.",
+        *_BUILT_FOR_OTHERS,
+        you("Build it again with this CUDA, or install the build for it.",
+            "python -m pip install --no-cache-dir --force-reinstall PACKAGE"),
+    ),
+    made(
+        r"undefined symbol: (?:opal|orte|ompi|mca|prte|pmix|ucp|ucs|[PM]?MPI)_"
+        r"|/(?:openmpi|ompi|pmix)/mca_\S{1,80}: undefined",
+        "A component of another build of MPI is loaded than the MPI that was started: two installations, or "
+        "what an older one left in its folder.",
+        you("Confirm: whose it is, and which MPI is found first.", "ldd -r LIBRARY.so | head -20",
+            "which -a mpirun; ompi_info | head -3; echo $LD_LIBRARY_PATH $OPAL_PREFIX"),
+        you("Take the other installation out of the path, or delete the component that the older one left; build "
+            "what uses MPI (horovod, mpi4py) again with this one."),
+    ),
+    made(
+        r"(?i)undefined symbol|symbol lookup error|symbol not found",
+        "A library was built for another release of the one that has the symbol, or one of another installation "
+        "is found first: the symbol's name says whose it is.",
+        *_BUILT_FOR_OTHERS,
+        you("Build it again in this environment, or install the build for it.",
+            "python -m pip install --no-cache-dir --force-reinstall PACKAGE"),
+    ),
+    made(
+        r"(?i)\bmutually[- ]exclusive\b"
+        r"|\bconflicting (?:options|variables|parameters|arguments|settings|values)\b",
+        "Two settings that exclude each other are both set: what the job then does is not what was meant.",
+        you("Confirm: where each comes from (command line, environment, a file of settings).",
+            "env | grep -E '^(OMPI|PRTE|PMIX|UCX|NCCL)_'", "grep -rv '^#' /etc/openmpi*/*.conf ~/.openmpi/*.conf"),
+        you("Take one of the two back, on all nodes."),
+    ),
+    made(
+        r"(?i)\b(?:driver|fabric ?manager|kernel module)\b.{0,120}\bversion\b.{0,80}"
+        r"(?:do(?:es)?(?:n't| not) match|mismatch)",
+        "Two parts of the GPU's driver are of different releases: the one does not start with the other.",
+        admin("Confirm, on that node.", "nvidia-smi --query-gpu=driver_version --format=csv,noheader",
+              "cat /proc/driver/nvidia/version; nv-fabricmanager --version"),
+        admin("Install both of one release, and restart the service or the node.",
+              "systemctl restart nvidia-fabricmanager"),
+    ),
     made(
         r"(?i)regist\w{0,6} (?:memory|mr|buffer|region)\b.{0,100}bad address"
         r"|\bnv(?:idia)?_peer_?mem\b.{0,40}\b(?:not (?:loaded|found|detected)|missing)|neither .{0,40}peer_?mem\b",
@@ -189,6 +236,14 @@ _FAULTS = (
 # By what a message says in general: programs that run say such things, too.
 _CLASSES = (
     *_FAULTS,
+    made(
+        r"Name or service not known|[Nn]ame does not resolve|No address associated with hostname",
+        "The name has no address on this node: it is not in the DNS that this node or pod asks, its service or "
+        "pod is not there (yet, or any more), or it is misspelt.",
+        you("Confirm, on that node, started as the job is.", "getent hosts NAME; cat /etc/resolv.conf"),
+        you("Give the master's full name or its address, once its pod or node runs; in Kubernetes the service "
+            "must be headless and publish addresses that are not ready.", "kubectl get service,pods -o wide"),
+    ),
     made(
         r"(?i)\b(?:version|release|built (?:for|with|against)|compiled (?:for|with"
         r"|against))\b.{0,120}?\b(?:mismatch\w*"
@@ -386,7 +441,10 @@ def quoted(event: LogEvent, most: int = _MOST) -> str:
         condition, own = event.fields.get("condition", ""), event.fields.get("called_at", "")
         called = f", called at {own}" if own and own != event.fields["raised_at"] else ""
         text += f"{called}: assert {condition}" if condition else called
-    if len(text) > most and event.sign == "mpi-box":  # the first sentences say it
+    if len(text) > most and event.sign == "mpi-box":  # the first sentence says it, and what MPI knows of it
+        sentence, *known = text.split("; ")
+        text = "; ".join([sentence.partition(". ")[0], *known]) if known else text
+    if len(text) > most and event.sign == "mpi-box":
         return f"{text[:most].rpartition(' ')[0]} ..."
     return text if len(text) <= most else _shortened(text, most)
 
