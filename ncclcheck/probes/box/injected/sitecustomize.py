@@ -201,11 +201,13 @@ def _raised(
 def _taken(error: BaseException, trace: TracebackType | None) -> dict[str, object]:
     """Of a port that was in use: which, and who listens there, where that can be seen."""
     import errno
+    import re
 
-    if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
+    of_torch = re.search(r"port: (\d{1,5}),.*EADDRINUSE", str(error)[:2000], re.DOTALL)  # DistNetworkError
+    if not of_torch and not (isinstance(error, OSError) and error.errno == errno.EADDRINUSE):
         return {}
-    port = 0
-    while trace is not None:
+    port = int(of_torch.group(1)) if of_torch else 0
+    while trace is not None and not of_torch:
         for name, value in [*trace.tb_frame.f_locals.items()][:200]:
             address = value if type(value) is tuple else getattr(value, "server_address", None)
             if type(address) is tuple and len(address) > 1 and type(address[1]) is int:
