@@ -48,7 +48,7 @@ def create(given: str | None, command: Sequence[str]) -> Opened:
                 os.mkdir(box, 0o700)
             _check(box)
             node = _of_node(box)
-            wanted = settings.settings(node, os.environ)
+            wanted = settings.settings(node, os.environ, command)
             _fill(node, command, wanted)
             return Opened(box, node, wanted)
         except OSError as error:

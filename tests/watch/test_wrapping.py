@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from ncclcheck.watch.settings import settings
 from tests.conftest import environment
 
 WATCH = [sys.executable, "-m", "ncclcheck", "watch"]
@@ -188,6 +189,24 @@ def test_what_the_user_has_set_stays(tmp_path: Path) -> None:
     assert "TORCH_FR_BUFFER_SIZE" not in output
     assert ":/mine" in output
     assert "export TORCH_FR_DUMP_TEMP_FILE=" in output
+
+
+@pytest.mark.parametrize(
+    ("command", "given", "anew"),
+    [
+        (("torchrun", "--max-restarts=3", "t.py"), {}, True),
+        (("torchrun", "--max_restarts", "1", "t.py"), {"PET_MAX_RESTARTS": "0"}, True),
+        (("torchrun", "t.py"), {"PET_MAX_RESTARTS": "2"}, True),
+        (("torchrun", "--max-restarts=0", "t.py"), {"PET_MAX_RESTARTS": "2"}, False),
+        (("torchrun", "t.py"), {}, False),
+        (("torchrun", "--max-restarts=3", "t.py"), {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "0"}, False),
+    ],
+)
+def test_ranks_that_may_start_anew_get_a_store_for_each_attempt(
+    command: tuple[str, ...], given: dict[str, str], anew: bool
+) -> None:
+    made = settings("/box/node", given, command)
+    assert made.get("TORCH_DISABLE_SHARE_RDZV_TCP_STORE") == ("1" if anew else None)
 
 
 def test_a_folder_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
