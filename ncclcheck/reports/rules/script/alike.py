@@ -5,14 +5,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 
-from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.judgement.findings import Finding, State, fail, warn, you
+from ncclcheck.probes.facts.script import Call, Guard, Script
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, warn, you
+from ncclcheck.reports.subjects.script.changes import changed as edit
+from ncclcheck.reports.subjects.script.changes import replaced, single, spelled
 from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
     SAMPLER,
     by_rank,
     here,
+    indent,
+    line_of,
     of_own_steps,
     script_rule,
     splits_model,
@@ -28,6 +32,8 @@ _AVERAGES = re.compile(
     r"|accelerat|fabric|lightning|averag|sync|rpc|isend|irecv|\bsend\b|\brecv\b|[zZ]eRO|ZeroRed|no_ddp|wrap_model",
 )
 _SCHEDULER = re.compile(r"(?:^|[._])(?:lr_)?sched(?:uler)?s?$", re.IGNORECASE)
+_OF_RANK = re.compile(r"rank|is_main|is_master", re.IGNORECASE)
+_EITHER = r"([\w.]+\.no_sync\(\)) if (.+) else ((?:contextlib\.)?(?:nullcontext|suppress)\(\))(?=:| as )"
 _SAMPLES = "Ranks deal samples out from different orders: some come twice in an epoch, others never."
 
 
@@ -66,7 +72,7 @@ def changed(script: Script) -> Iterator[Finding]:
                 why="The ranks' copies of the model drift apart.",
                 owner="job",
                 evidence=[written(script, call)],
-                fix=[you("Give all ranks one learning rate.")],
+                fix=[_one_rate(script, call)],
             )
             break
     wrapped: set[str] = set()
@@ -95,8 +101,40 @@ def changed(script: Script) -> Iterator[Finding]:
             why=_SAMPLES if call.name == ".set_epoch" else "The ranks' copies of the model drift apart.",
             owner="job",
             evidence=[written(script, call)],
-            fix=[you("Do it on all ranks.")],
+            fix=[_on_all(script, call, guard)],
         )
+
+
+def _one_rate(script: Script, call: Call) -> Remedy:
+    """A factor of the rank is left out where it is one: `lr=0.1 * (rank + 1)`."""
+    text, rate = "Give all ranks one learning rate.", call.arguments.get("lr", "")
+    plain = re.fullmatch(r"([\w.]+) [*] \(?[\w.]*rank[\w.() +]*", rate)
+    return edit(
+        script, text, call.file, spelled(script, call.file, call.line, rate, plain.group(1)) if plain else None
+    )
+
+
+def _on_all(script: Script, call: Call, guard: Guard) -> Remedy:
+    """The only statement of its block: the condition goes, or its part that asks for the rank does."""
+    text = "Do it on all ranks."
+    head, line = line_of(script, guard.file or call.file, guard.line), single(script, call)
+    above = line_of(script, call.file, call.line - 1)
+    later = [line_of(script, call.file, at) for at in range(call.line + 1, call.line + 4)]
+    below = next((line for line in later if line.strip()), "")
+    alone = (
+        guard.line == call.line - 1 and above == head and guard.file in ("", call.file)
+        and below and len(indent(below)) <= len(indent(head))
+        and not re.match(r"\s*(?:else|elif)\b", below)
+    )  # fmt: skip
+    parts = re.fullmatch(r"if (.+):", head.strip())
+    if not line or not alone or parts is None or "(" in parts.group(1).replace("()", ""):
+        return you(text)
+    rest = [part for part in parts.group(1).split(" and ") if not _OF_RANK.search(part)]
+    if re.search(r"\bor\b|\bnot\b|\bif\b", parts.group(1)):
+        return you(text)
+    if rest:
+        return edit(script, text, call.file, {guard.line: f"{indent(head)}if {' and '.join(rest)}:"})
+    return edit(script, text, call.file, {guard.line: None, call.line: indent(head) + line})
 
 
 def _trains_on(after: Sequence[Call], trained: Sequence[Call], load: Call) -> bool:
@@ -198,7 +236,17 @@ def exchanged(script: Script) -> Iterator[Finding]:
                 why="The gradients of these steps are averaged over no ranks.",
                 owner="job",
                 evidence=[written(script, call)],
-                fix=[you("Leave no_sync out in the last step before the optimizer's.")],
+                fix=[
+                    edit(
+                        script,
+                        "Leave no_sync out in the last step before the optimizer's.",
+                        call.file,
+                        replaced(
+                            script, call, rf"\b{re.escape(asked[0])}(?![\w.])", f"{asked[0]} - 1".replace("\\", "")
+                        )
+                        or spelled(script, call.file, call.guards[-1].line, f"{asked[0]}:", f"{asked[0]} - 1:"),
+                    )
+                ],
             )
             return
         steps = [step for step in script.trace if step.name == ".step" and step.loops[:1] == call.loops[:1]
@@ -212,6 +260,13 @@ def exchanged(script: Script) -> Iterator[Finding]:
                 why="The gradients of these steps are averaged over no ranks.",
                 owner="job",
                 evidence=[written(script, call), written(script, steps[0])],
-                fix=[you("Use no_sync where the optimizer does not step.")],
+                fix=[
+                    edit(
+                        script,
+                        "Use no_sync where the optimizer does not step.",
+                        call.file,
+                        replaced(script, call, _EITHER, r"\3 if \2 else \1"),
+                    )
+                ],
             )
             return

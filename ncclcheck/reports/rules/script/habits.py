@@ -70,7 +70,8 @@ def data_parallel(script: Script) -> Iterator[Finding]:
     another.
 
     ## Fix
-    - **you** use DistributedDataParallel under torchrun, on one node too.
+    - **you** use DistributedDataParallel under torchrun, on one node too. There is no diff: a group, a GPU and a
+      share of the samples for each process, and saves by one of them, come with it.
 
     ## Source
     PyTorch documentation, torch.nn.DataParallel: "It is recommended to use DistributedDataParallel";
@@ -276,7 +277,9 @@ def destroyed(script: Script) -> Iterator[Finding]:
     are not judged: torch warns of NCCL's only.
 
     ## Fix
-    - **you** `torch.distributed.destroy_process_group()` as the last line.
+    - **you** `torch.distributed.destroy_process_group()` as the last line: of the main module, or of the function
+      that is spawned. There is no diff where that block ends in `return` or `sys.exit()`, where several functions
+      are spawned, or where the function that would destroy it is there and not called.
 
     ## Source
     PyTorch documentation, torch.distributed, "Shutdown".
@@ -355,7 +358,10 @@ def waits(script: Script) -> Iterator[Finding]:
     every one on a GPU), as timers do, or has twenty steps or fewer.
 
     ## Fix
-    - **you** sum losses on the GPU, and read the sum every hundred steps.
+    - **you** sum losses on the GPU, and read the sum every hundred steps. The diff does so for
+      `total += loss.item()` and for what is printed in a loop that counts its steps. There is none where the
+      number is handed on, as to `meter.update(loss.item())` or a list: whether that takes a tensor of a GPU is
+      not seen.
 
     ## Source
     PyTorch tutorial "Performance Tuning Guide", "Avoid unnecessary CPU-GPU synchronization".

@@ -359,7 +359,8 @@ def handed(script: Script) -> Iterator[Finding]:
 
     ## Fix
     - **you** build it in the function that each process runs, or let the tensors share memory
-      (`tensor.share_memory_()`).
+      (`tensor.share_memory_()`). There is no diff: where it is built, and of what, is a decision, and small things
+      may well be handed on.
 
     ## Source
     Python documentation, multiprocessing, "Programming guidelines"; PyTorch documentation, "Multiprocessing best
