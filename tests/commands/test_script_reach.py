@@ -192,6 +192,23 @@ def test_a_loop_is_named_by_the_file_that_it_is_in() -> None:
 
 _WRAP = "net = DDP(torch.nn.Linear(1, 1).cuda())\n"
 _TRAIN = "for epoch in range(3):\n    for x in loader:\n        net(x).sum().backward()\n"
+_RANKS = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--rank", type=int, choices={})
+args = parser.parse_args()
+dist.init_process_group("gloo", init_method="tcp://a:1", rank=args.rank, world_size=3)
+"""
+_NODES = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--nodes", type=int)
+parser.add_argument("--node", type=int)
+args = parser.parse_args()
+gpus = torch.cuda.device_count()
+def work(i, args):
+    rank = args.node * torch.cuda.device_count() + i
+    dist.init_process_group("nccl", init_method="tcp://a:1", rank=rank, world_size=args.nodes{})
+mp.spawn(work, args=(args,), nprocs=gpus)
+"""
 _STEP = "for epoch in range(3):\n    net(torch.ones(1, 1).cuda()).sum().backward()\n"
 _LOADS = """def load(data, world_size=1):
     sampler = DistributedSampler(data) if world_size > 1 else None
@@ -214,6 +231,16 @@ _LOADS = """def load(data, world_size=1):
         ("dist.init_process_group('nccl', rank=0, world_size=int(os.environ['WORLD_SIZE']))\n", "SCR051",
          [State.FAIL]),
         ("dist.init_process_group('nccl', rank=0, world_size=1)\n", "SCR051", []),
+        ("def work(i, node):\n    rank = node * 8 + i{}\n"
+         "    dist.init_process_group('nccl', init_method='tcp://a:1', rank=rank, world_size=args.size)\n"
+         "mp.spawn(work, args=(args.node,), nprocs=gpus)\n".format(" + 1"), "SCR051", [State.FAIL]),
+        ("def work(i, node):\n    rank = (node - 1) * 8 + i\n"
+         "    dist.init_process_group('nccl', init_method='tcp://a:1', rank=rank, world_size=args.size)\n"
+         "mp.spawn(work, args=(args.node,), nprocs=gpus)\n", "SCR051", []),
+        (_RANKS.format("[1, 2, 3]"), "SCR051", [State.FAIL]), (_RANKS.format("[0, 1, 2]"), "SCR051", []),
+        (_NODES.format(""), "SCR051", [State.NOTE]), (_NODES.format(" * gpus"), "SCR051", []),
+        ("rank = int(os.environ['NODE_RANK']) * torch.cuda.device_count() + int(os.environ['LOCAL_RANK'])\n"
+         "dist.init_process_group('nccl', rank=rank)\n", "SCR051", [State.NOTE]),
         # a layer of the wrapped model, and the optimizer's own attribute
         (_START + _WRAP + "net.module.head = torch.nn.Linear(2, 2)\n", "SCR043", [State.WARN]),
         (_START + _WRAP + "net.module.loss = torch.nn.MSELoss()\n", "SCR043", []),
