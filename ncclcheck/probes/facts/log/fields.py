@@ -223,6 +223,7 @@ class LogFields(_Keywords, total=False):
     result: str
     ring: str
     sampled: str
+    last: str
     scale: str
     script: str
     second: str
