@@ -223,7 +223,6 @@ class LogFields(_Keywords, total=False):
     result: str
     ring: str
     sampled: str
-    last: str
     scale: str
     script: str
     second: str

@@ -221,13 +221,13 @@ _MAIN = 'Traceback (most recent call last):\n  File "/w/train.py", line 40, in <
     [
         (
             "LOG004",
-            f"[rank3]: {_MAIN}ImportError: cannot import name 'helpers' from 'own.data' (./own/data/__init__.py)\n",
+            f"[rank3]: {_MAIN}ImportError: cannot import name 'helpers' from 'own.data' (./own/data.py)\n",
             "cannot import name 'helpers'",
             "was not built on this node",
         ),
         (
             "LOG004",
-            f"torch\n{_MAIN}ValueError: input (shape=(344, 1, 1536)) and weight (shape=(6144,)) are not compatible\n",
+            f"torch\n{_MAIN}ValueError: in (shape=(3, 1, 1536)) and weight (shape=(6144,)) are not compatible\n",
             "shape=(6144,)",
             "one is sharded",
         ),
