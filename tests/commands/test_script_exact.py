@@ -150,6 +150,8 @@ def test_a_rank_that_is_typed_by_hand(option: str, states: list[State]) -> None:
         ("default=-1", 'if args.local_rank != -1:\n    dist.init_process_group("nccl")', "each trains alone"),
         ("default=-1", 'dist.init_process_group("nccl")\ntorch.cuda.set_device(args.local_rank)',
          "all use one GPU"),
+        ("required=True", 'dist.init_process_group("nccl")\ntorch.cuda.set_device(args.local_rank)',
+         "are required"),
         ("default=0", 'dist.init_process_group("nccl")\nhere = torch.device("cuda", args.local_rank)',
          "all use one GPU"),
     ],

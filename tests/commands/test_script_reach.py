@@ -192,6 +192,24 @@ def test_a_loop_is_named_by_the_file_that_it_is_in() -> None:
 
 _WRAP = "net = DDP(torch.nn.Linear(1, 1).cuda())\n"
 _TRAIN = "for epoch in range(3):\n    for x in loader:\n        net(x).sum().backward()\n"
+_RANKS = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--rank", type=int, choices={})
+args = parser.parse_args()
+dist.init_process_group("gloo", init_method="tcp://a:1", rank=args.rank, world_size=3)
+"""
+_NODES = """import argparse
+parser = argparse.ArgumentParser()
+parser.add_argument("--nodes", type=int)
+parser.add_argument("--node", type=int)
+args = parser.parse_args()
+gpus = torch.cuda.device_count()
+def work(i, args):
+    rank = args.node * torch.cuda.device_count() + i
+    dist.init_process_group("nccl", init_method="tcp://a:1", rank=rank, world_size=args.nodes{})
+mp.spawn(work, args=(args,), nprocs=gpus)
+"""
+_STEP = "for epoch in range(3):\n    net(torch.ones(1, 1).cuda()).sum().backward()\n"
 _LOADS = """def load(data, world_size=1):
     sampler = DistributedSampler(data) if world_size > 1 else None
     return DataLoader(data, shuffle=sampler is None, sampler=sampler)
@@ -213,9 +231,47 @@ _LOADS = """def load(data, world_size=1):
         ("dist.init_process_group('nccl', rank=0, world_size=int(os.environ['WORLD_SIZE']))\n", "SCR051",
          [State.FAIL]),
         ("dist.init_process_group('nccl', rank=0, world_size=1)\n", "SCR051", []),
+        ("def work(i, node):\n    rank = node * 8 + i{}\n"
+         "    dist.init_process_group('nccl', init_method='tcp://a:1', rank=rank, world_size=args.size)\n"
+         "mp.spawn(work, args=(args.node,), nprocs=gpus)\n".format(" + 1"), "SCR051", [State.FAIL]),
+        ("def work(i, node):\n    rank = (node - 1) * 8 + i\n"
+         "    dist.init_process_group('nccl', init_method='tcp://a:1', rank=rank, world_size=args.size)\n"
+         "mp.spawn(work, args=(args.node,), nprocs=gpus)\n", "SCR051", []),
+        (_RANKS.format("[1, 2, 3]"), "SCR051", [State.FAIL]), (_RANKS.format("[0, 1, 2]"), "SCR051", []),
+        (_NODES.format(""), "SCR051", [State.NOTE]), (_NODES.format(" * gpus"), "SCR051", []),
+        ("rank = int(os.environ['NODE_RANK']) * torch.cuda.device_count() + int(os.environ['LOCAL_RANK'])\n"
+         "dist.init_process_group('nccl', rank=rank)\n", "SCR051", [State.NOTE]),
         # a layer of the wrapped model, and the optimizer's own attribute
         (_START + _WRAP + "net.module.head = torch.nn.Linear(2, 2)\n", "SCR043", [State.WARN]),
         (_START + _WRAP + "net.module.loss = torch.nn.MSELoss()\n", "SCR043", []),
+        (_START + _WRAP + "net.module.drop = torch.nn.Identity()\n", "SCR043", []),
+        ("def work(i):\n    net = torch.nn.Linear(2, 2)\n    net.fc = torch.nn.Linear(2, 3)\n"
+         "    net = DDP(net.cuda())\nfor i in range(2):\n    work(i)\n", "SCR043", []),
+        # only what a library calls Trainer is known to wrap
+        (_START + _WRAP + "from transformers import Trainer\nTrainer(net)\n", "SCR043", [State.WARN]),
+        (_START + _WRAP + "from mine.train import Trainer\nTrainer(net)\n", "SCR043", []),
+        # another group is destroyed
+        (_START + "pg = dist.new_group()\ndist.destroy_process_group(pg)\ndist.get_rank()\n", "SCR048", []),
+        # a buffer
+        (_START + _WRAP + "import io\nwith io.BytesIO() as f:\n    torch.save(net.state_dict(), f)\n", "SCR004",
+         []),
+        (_START + _WRAP + "with open('a.pt', 'wb') as f:\n    torch.save(net.state_dict(), f)\n", "SCR004",
+         [State.WARN]),
+        # a state for a last test alone, and one that is trained further
+        (_START + _WRAP + _STEP + "if rank == 0:\n    net.load_state_dict(torch.load('a.pt'))\n", "SCR040", []),
+        (_START + _WRAP + "if rank == 0:\n    net.load_state_dict(torch.load('a.pt'))\n" + _STEP, "SCR040",
+         [State.WARN]),
+        # an option that is another one on each rank, and states that are saved from the CPU
+        (_START + _WRAP + "quiet = rank == 0\nif quiet:\n    net.load_state_dict(torch.load('a.pt'))\n", "SCR005",
+         []),
+        (_START + _WRAP + "net.load_state_dict(torch.load('model.pt'))\nif rank == 0:\n"
+         "    torch.save({k: v.cpu() for k, v in net.module.state_dict().items()}, 'model.pt')\n", "SCR005",
+         [State.NOTE]),
+        # two ways in one script, and Lightning's name for the slow one
+        (_START + "if one:\n    if torch.cuda.device_count() > 1:\n        net = torch.nn.DataParallel(net)\n"
+         "else:\n    " + _WRAP, "SCR015", [State.NOTE]),
+        ("from pytorch_lightning import Trainer\nTrainer(strategy='dp')\n", "SCR015", [State.NOTE]),
+        ("from pytorch_lightning import Trainer\nTrainer(strategy='ddp')\n", "SCR015", []),
         # groups that each process makes alone
         (_START + "for i in range(2):\n    dist.new_group([2 * i, 2 * i + 1])\n", "SCR042", []),
         (_START + "for i in range(2):\n    if i == mine:\n        dist.new_group([2 * i, 2 * i + 1])\n",

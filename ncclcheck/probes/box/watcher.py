@@ -307,7 +307,18 @@ class Watcher:
             return
         self.asked, self.asked_at = self.asked + 1, now
         self.peers()
+        # Before they are asked: the signal takes a process out of the call in which it waits.
+        for process in [process for process in self.jobs.alive.values() if process.rank >= 0][:_MOST_LIMITS]:
+            if "wait_for_partner" in self.wchan(process):  # in open(2), until another process opens it too
+                self.note("pipe", pid=process.pid, file=self.opens(process))
         self.note("stacks", why=why, pids=self.stacks.ask(self.jobs.alive))
+
+    def opens(self, process: Process) -> str:
+        """The file that its main thread opens; empty where that may not be seen."""
+        from ncclcheck.probes.live import look  # noqa: PLC0415 - most jobs do not fail
+
+        pid = str(process.pid)
+        return look.file_of(self.proc, pid, self.proc.text(pid, "task", pid, "syscall").split())[:300]
 
     def stalled(self) -> None:
         """No sign of life for long: look once, keep it, and do what --on-stall says."""

@@ -235,13 +235,10 @@ def _missing(source: ParsedFile, roots: Sequence[str]) -> Iterator[tuple[str, in
     Not those in a `try`, nor of names with `_`: these are compiled, or made as the package is built.
     """
     tried = {id(node) for attempt in source.of(ast.Try) for node in ast.walk(attempt)}
-    for node in (*source.of(ast.Import), *source.of(ast.ImportFrom)):
-        if id(node) in tried:
-            continue
-        written = [name.name for name in node.names]
-        if isinstance(node, ast.ImportFrom):
-            written = ["." * node.level + (node.module or "")]
-        for module in written:
+    written = [(node, [name.name for name in node.names]) for node in source.of(ast.Import)]
+    relative = [(node, ["." * node.level + (node.module or "")]) for node in source.of(ast.ImportFrom)]
+    for node, modules in (*written, *relative):
+        for module in modules if id(node) not in tried else ():
             last = module.rpartition(".")[2]
             if last and not last.startswith("_") and module not in source.local:
                 path = _expected(module, source.name, roots)

@@ -110,6 +110,25 @@ def watched(tmp_path: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> An
     return made, done
 
 
+def test_a_pipe_is_looked_for_before_the_signal_takes_its_reader_out_of_open(
+    watched: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, _ = watched
+    waits, noted = ["wait_for_partner"], list[tuple[str, str]]()
+
+    def ask(*_: Any) -> list[int]:
+        waits[0] = ""
+        return [7]
+
+    monkeypatch.setattr(made.stacks, "ask", ask)
+    monkeypatch.setattr(made, "peers", lambda: None)
+    monkeypatch.setattr(made, "wchan", lambda _: waits[0])
+    monkeypatch.setattr(made, "opens", lambda _: "/data/31.raw")
+    monkeypatch.setattr(made, "note", lambda what, **row: noted.append((what, row.get("file", ""))))
+    made.ask("a rank fails")
+    assert noted == [("pipe", "/data/31.raw"), ("stacks", "")]
+
+
 def _pass(made: Watcher, clock: Clock, seconds: int) -> None:
     for _ in range(seconds):
         clock.now += 1

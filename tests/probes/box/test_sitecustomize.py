@@ -105,6 +105,17 @@ def test_an_older_torch_is_given_the_names_that_it_knows(box: Path, tmp_path: Pa
         assert done.stdout == f"{seen}\n", version
 
 
+def test_the_port_that_torchs_store_could_not_take_is_told_with_its_holder(box: Path) -> None:
+    words = "failed to listen. port: %d, useIpv6: false, code: -98, name: EADDRINUSE, message: x"
+    script = (
+        "import socket; s = socket.create_server(('127.0.0.1', 0)); raise RuntimeError({!r} % s.getsockname()[1])"
+    )
+    _python(box, script.format(words))
+    [said] = _said(box)
+    assert said["holder"] == said["pid"]
+    assert f"port: {said['port']}," in said["message"]
+
+
 _RANK = """
 import os, socket, sys
 import torch.distributed as dist

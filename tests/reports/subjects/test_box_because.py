@@ -137,6 +137,52 @@ def test_a_port_that_is_taken_is_told_with_who_listens_there() -> None:
     who = words.heading(_first(_ranks(), [replace(taken, holder=999, holds="node_exporter")]))
     assert who.endswith("(port 9100, on which node_exporter (pid 999) listens)")
     assert words.heading(_first(_ranks(), [taken])).endswith("(port 9100)")
+    beside = BoxProcess(pid=55, role="other", command="python -c ...")
+    who = words.heading(_first([*_ranks(), beside], [replace(taken, holder=55, holds="python")]))
+    assert who.endswith("(port 9100, on which python (pid 55, which COMMAND has started) listens)")
+
+
+_SPAWNED = """
+
+-- Process 1 terminated with the following error:
+Traceback (most recent call last):
+  File "/opt/lib/python3.11/site-packages/torch/multiprocessing/spawn.py", line 87, in _wrap
+    fn(i, *args)
+  File "/data/train.py", line 14, in main
+    net.load_state_dict(state)
+RuntimeError: Error(s) in loading state_dict for Net:
+\tsize mismatch for inp.weight: copying a param
+\tsize mismatch for head.weight: copying another
+"""
+
+
+def test_an_exception_of_several_lines_in_a_spawned_process_begins_at_its_class() -> None:
+    raised = BoxRaised(t=T + 5, pid=1, type="ProcessRaisedException", message=_SPAWNED)
+    heading = words.heading(_first(_ranks(), [raised]))
+    assert ": RuntimeError: Error(s) in loading state_dict for Net: size mismatch for inp.weight: " in heading
+
+
+def test_what_was_spread_to_all_ranks_is_told() -> None:
+    raised = [replace(one, message="weight is not finite") for one in _say("a", "b", "c")]
+    of_all = [replace(one, not_finite=["loss", "p"]) for one in raised]
+    failure, cluster = _job(_ranks(), of_all)
+    told = {row.source: row.value for row in words.evidence(cluster, failure)}
+    assert str(told["not finite"]).startswith("loss, p on each of them")
+
+
+def test_the_pipe_that_a_late_rank_opens_is_named() -> None:
+    ranks = _ranks()
+    ranks[1] = replace(ranks[1], status=15, stack=["/data/train.py:4 in load"], pipe="/data/wav/31.raw")
+    closed = "[/pytorch/gloo/buffer.cc:78] Timed out waiting 8000ms for recv operation to complete"
+    lost = [
+        BoxRaised(
+            t=T + 5, pid=10 + n, rank=n, type="RuntimeError", message=closed, frames=["/data/train.py:9 in m"]
+        )
+        for n in (0, 2)
+    ]
+    assert words.heading(_first(ranks, lost)).endswith(
+        "it was in load (train.py:4), which opens a named pipe (/data/wav/31.raw) that nobody else had opened"
+    )
 
 
 def test_a_file_that_was_cut_is_told_where_sigbus_ended_a_rank() -> None:

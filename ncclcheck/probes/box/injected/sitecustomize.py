@@ -201,11 +201,13 @@ def _raised(
 def _taken(error: BaseException, trace: TracebackType | None) -> dict[str, object]:
     """Of a port that was in use: which, and who listens there, where that can be seen."""
     import errno
+    import re
 
-    if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
+    of_torch = re.search(r"port: (\d{1,5}),.*EADDRINUSE", str(error)[:2000], re.DOTALL)  # DistNetworkError
+    if not of_torch and not (isinstance(error, OSError) and error.errno == errno.EADDRINUSE):
         return {}
-    port = 0
-    while trace is not None:
+    port = int(of_torch.group(1)) if of_torch else 0
+    while trace is not None and not of_torch:
         for name, value in [*trace.tb_frame.f_locals.items()][:200]:
             address = value if type(value) is tuple else getattr(value, "server_address", None)
             if type(address) is tuple and len(address) > 1 and type(address[1]) is int:
@@ -525,7 +527,7 @@ def _older_names() -> None:
         return
 
 
-def _serve(box: str, _: Any = None) -> None:
+def _serve(box: str) -> None:
     """Torch's worker server on a socket in the box: it gives the Flight Recorder without the GIL."""
     import ctypes
 
@@ -557,30 +559,39 @@ def _serve(box: str, _: Any = None) -> None:
             os.close(descriptor)
 
 
-def _tell_rank(box: str, module: Any) -> None:
-    """Which rank this process has become, where its environment did not say so: of mp.spawn, of Lightning.
+def _join(box: str, module: Any) -> None:
+    """Once it is in a group a process serves, and says its rank where its environment did not (mp.spawn, for one).
 
-    And serve from then on. `module`: torch.distributed.distributed_c10d.
+    Not before, for what ranks do before their group parts them: the store that torchrun keeps over restarts holds
+    the addresses of the attempt before (torch 2.13, dynamic_rendezvous.py), and a rank that comes well before its
+    peers reads these. `module`: torch.distributed.distributed_c10d.
     """
-    before = module._update_default_pg
+    before, known, done = module._update_default_pg, _is_rank(), set()
 
     def then(group: Any) -> Any:
         before(group)
+        if group is None or os.getpid() in done:
+            return
+        done.add(os.getpid())
         try:
-            path = os.path.join(box, "said", "%d.rank.jsonl" % os.getpid())
-            if group is not None and not os.path.exists(path):
-                file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-                try:
-                    line = '{"what": "rank", "pid": %d, "rank": %d, "world": %d}\n'
-                    os.write(file, (line % (os.getpid(), group.rank(), group.size())).encode())
-                finally:
-                    os.close(file)
-                _ranks[os.getpid()] = group.rank()
-                _serve(box)
+            if not known:
+                _tell_rank(box, group)
+            _serve(box)
         except BaseException:
             pass
 
     module._update_default_pg = then
+
+
+def _tell_rank(box: str, group: Any) -> None:
+    path = os.path.join(box, "said", "%d.rank.jsonl" % os.getpid())
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        line = '{"what": "rank", "pid": %d, "rank": %d, "world": %d}\n'
+        os.write(file, (line % (os.getpid(), group.rank(), group.size())).encode())
+    finally:
+        os.close(file)
+    _ranks[os.getpid()] = group.rank()
 
 
 def _tell_lock(box: str, module: Any) -> None:
@@ -617,9 +628,8 @@ def _once_imported(box: str) -> None:
     import importlib.machinery
 
     then: dict[str, Any] = {"torch.utils.file_baton": _tell_lock}
-    known = _is_rank()
-    if not known or "--multiprocessing-fork" not in getattr(sys, "orig_argv", ()):  # else a loader's worker
-        then["torch.distributed.distributed_c10d"] = _serve if known else _tell_rank
+    if not _is_rank() or "--multiprocessing-fork" not in getattr(sys, "orig_argv", ()):  # else a loader's worker
+        then["torch.distributed.distributed_c10d"] = _join
 
     class Later:
         def find_spec(self, name: str, path: Any = None, _: Any = None) -> Any:

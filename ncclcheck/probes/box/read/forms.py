@@ -47,6 +47,7 @@ _WANTED: dict[str, _Fields] = {
     "oom": {"t": Amount, "by": dict[str, Whole], "limit": (Whole | None,)},
     "kernel": {"t": Amount, "text": str},
     "mapped": {"t": Amount, "pid": Pid, "text": str},
+    "pipe": {"t": Amount, "pid": Pid, "file": str},
     "limit": {"t": Amount, "pid": Pid, "text": str},
     "network": {"t": Amount, "name": str, "trouble": dict[str, int]},
     "xid": {"t": Amount, "gpu": _Rank, "code": Whole},

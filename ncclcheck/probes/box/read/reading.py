@@ -247,6 +247,8 @@ class _NodeFolder:
         """What the watcher looked for as one crashed, and as all stood still."""
         for row in self._of("mapped"):
             processes.get(row["pid"], {})["mapped"] = row["text"]
+        for row in self._of("pipe"):
+            processes.get(row["pid"], {})["pipe"] = row["file"] or "one that is not known"
         for row in self._of("stall"):
             for pid, _, state, wchan in row["states"]:
                 processes.get(pid, {}).update(state=state, wchan=wchan)

@@ -29,7 +29,8 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     as SIGABRT ended it. gave_up: after which time its own faulthandler ended it. threads: lines of the user's
     in which its other threads were then. world, meets: WORLD_SIZE and MASTER_ADDR:MASTER_PORT in its
     environment. lock: the file for whose end its torch waits (FileBaton). mapped: as SIGBUS ended it, the
-    file that was cut while it had it in memory, or how small /dev/shm is, in words.
+    file that was cut while it had it in memory, or how small /dev/shm is, in words. pipe: the named pipe that
+    it was opening while a rank failed, which nobody had opened at its other end.
     """
 
     pid: Pid
@@ -64,6 +65,7 @@ class BoxProcess(Struct, frozen=True, kw_only=True):
     code: Whole = 0
     lock: str = ""
     mapped: str = ""
+    pipe: str = ""
 
 
 class BoxRaised(Struct, frozen=True, kw_only=True):

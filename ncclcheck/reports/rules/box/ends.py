@@ -194,6 +194,11 @@ def nothing_was_raised(cluster: Cluster, failure: BoxFailure) -> Iterator[Findin
         look = "Start torchrun on each node, with the same --nnodes, --rdzv-endpoint and --rdzv-id."
         yield _finding(cluster, failure, why, you(look))
         return
+    if failure.raised is not None and failure.raised.port:
+        whose = f" or end process {failure.raised.holder}, which has it" if failure.raised.holder else ""
+        why = "A port has one listener; nothing starts before it is free."
+        yield _finding(cluster, failure, why, you(f"Take another port than {failure.raised.port}{whose}."))
+        return
     yield _finding(
         cluster,
         failure,

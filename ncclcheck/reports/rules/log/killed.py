@@ -19,6 +19,7 @@ from ncclcheck.reports.subjects.logs.logged import (
     root_cause,
     where,
 )
+from ncclcheck.reports.subjects.logs.start.left import where_it_went
 from ncclcheck.reports.subjects.logs.words import meanings
 from ncclcheck.reports.subjects.logs.words.exceptions import of_words
 
@@ -305,13 +306,16 @@ def _stood(threads: list[LogEvent]) -> str:
 
 
 def _place(logs: Logs, events: list[LogEvent], kind: _SignalKind) -> Where:
-    """The rank of torchrun's Root Cause block, where it tells the same end; else who said the first line."""
+    """The rank of torchrun's Root Cause block, where it tells the same end; else who said the first line.
+
+    Python's own handler and a shell name no host: then it is the process that the others name as gone.
+    """
     root = root_cause(logs)
     same = root and root.exitcode and root.exitcode.fields["exitcode"] == f"-{kind.number}"
     first = events[0]
     if root and same and not (first.host or first.rank is not None):
         return Where(node=root.host or None, rank=root.rank)
-    return where(first)
+    return where(first) if root or first.host or first.rank is not None else where_it_went(logs)
 
 
 def _remedies(kind: _SignalKind) -> list[Remedy]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.judgement.findings import Finding, State, fail, warn, you
+from ncclcheck.probes.facts.script import Call, Guard, Script
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, warn, you
+from ncclcheck.reports.subjects.script.changes import changed as edit
+from ncclcheck.reports.subjects.script.changes import replaced, single, spelled
 from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
     SAMPLER,
     by_rank,
     here,
+    indent,
+    line_of,
     of_own_steps,
     script_rule,
     splits_model,
@@ -28,6 +32,8 @@ _AVERAGES = re.compile(
     r"|accelerat|fabric|lightning|averag|sync|rpc|isend|irecv|\bsend\b|\brecv\b|[zZ]eRO|ZeroRed|no_ddp|wrap_model",
 )
 _SCHEDULER = re.compile(r"(?:^|[._])(?:lr_)?sched(?:uler)?s?$", re.IGNORECASE)
+_OF_RANK = re.compile(r"rank|is_main|is_master", re.IGNORECASE)
+_EITHER = r"([\w.]+\.no_sync\(\)) if (.+) else ((?:contextlib\.)?(?:nullcontext|suppress)\(\))(?=:| as )"
 _SAMPLES = "Ranks deal samples out from different orders: some come twice in an epoch, others never."
 
 
@@ -66,14 +72,14 @@ def changed(script: Script) -> Iterator[Finding]:
                 why="The ranks' copies of the model drift apart.",
                 owner="job",
                 evidence=[written(script, call)],
-                fix=[you("Give all ranks one learning rate.")],
+                fix=[_one_rate(script, call)],
             )
             break
     wrapped: set[str] = set()
     named: set[str] = set()  # as they are called where they are wrapped: two models may be made in one place
     sent = any("broadcast" in call.name and not by_rank(call) for call in script.trace)
     reported: set[tuple[str, int]] = set()
-    for call in script.trace:
+    for at, call in enumerate(script.trace):
         if call.name in DDP:
             wrapped |= objects(call, "0", "module", "new", "object")
             named |= {call.arguments.get("0", call.arguments.get("module", "")), call.target}
@@ -86,6 +92,8 @@ def changed(script: Script) -> Iterator[Finding]:
         trained = [call for call in passes(script) if guard not in call.guards]
         if not trained or any(_is_counterpart(other, call) for other in script.trace):
             continue  # these ranks train by themselves, or each does it in its own place
+        if call.name == ".load_state_dict" and not _trains_on(script.trace[at:], trained, call):
+            continue  # the best one, for a last test
         reported.add((guard.file, guard.line))
         yield warn(
             here(call),
@@ -93,8 +101,46 @@ def changed(script: Script) -> Iterator[Finding]:
             why=_SAMPLES if call.name == ".set_epoch" else "The ranks' copies of the model drift apart.",
             owner="job",
             evidence=[written(script, call)],
-            fix=[you("Do it on all ranks.")],
+            fix=[_on_all(script, call, guard)],
         )
+
+
+def _one_rate(script: Script, call: Call) -> Remedy:
+    """A factor of the rank is left out where it is one: `lr=0.1 * (rank + 1)`."""
+    text, rate = "Give all ranks one learning rate.", call.arguments.get("lr", "")
+    plain = re.fullmatch(r"([\w.]+) [*] \(?[\w.]*rank[\w.() +]*", rate)
+    return edit(
+        script, text, call.file, spelled(script, call.file, call.line, rate, plain.group(1)) if plain else None
+    )
+
+
+def _on_all(script: Script, call: Call, guard: Guard) -> Remedy:
+    """The only statement of its block: the condition goes, or its part that asks for the rank does."""
+    text = "Do it on all ranks."
+    head, line = line_of(script, guard.file or call.file, guard.line), single(script, call)
+    above = line_of(script, call.file, call.line - 1)
+    later = [line_of(script, call.file, at) for at in range(call.line + 1, call.line + 4)]
+    below = next((line for line in later if line.strip()), "")
+    alone = (
+        guard.line == call.line - 1 and above == head and guard.file in ("", call.file)
+        and below and len(indent(below)) <= len(indent(head))
+        and not re.match(r"\s*(?:else|elif)\b", below)
+    )  # fmt: skip
+    parts = re.fullmatch(r"if (.+):", head.strip())
+    if not line or not alone or parts is None or "(" in parts.group(1).replace("()", ""):
+        return you(text)
+    rest = [part for part in parts.group(1).split(" and ") if not _OF_RANK.search(part)]
+    if re.search(r"\bor\b|\bnot\b|\bif\b", parts.group(1)):
+        return you(text)
+    if rest:
+        return edit(script, text, call.file, {guard.line: f"{indent(head)}if {' and '.join(rest)}:"})
+    return edit(script, text, call.file, {guard.line: None, call.line: indent(head) + line})
+
+
+def _trains_on(after: Sequence[Call], trained: Sequence[Call], load: Call) -> bool:
+    """Whether a step follows, in the order of a rank or in the next round of a loop."""
+    rounds = {(loop.file, loop.line) for loop in load.loops}
+    return any(step in after or rounds & {(loop.file, loop.line) for loop in step.loops} for step in trained)
 
 
 def _changes(call: Call, wrapped: set[str]) -> str:
@@ -190,7 +236,17 @@ def exchanged(script: Script) -> Iterator[Finding]:
                 why="The gradients of these steps are averaged over no ranks.",
                 owner="job",
                 evidence=[written(script, call)],
-                fix=[you("Leave no_sync out in the last step before the optimizer's.")],
+                fix=[
+                    edit(
+                        script,
+                        "Leave no_sync out in the last step before the optimizer's.",
+                        call.file,
+                        replaced(
+                            script, call, rf"\b{re.escape(asked[0])}(?![\w.])", f"{asked[0]} - 1".replace("\\", "")
+                        )
+                        or spelled(script, call.file, call.guards[-1].line, f"{asked[0]}:", f"{asked[0]} - 1:"),
+                    )
+                ],
             )
             return
         steps = [step for step in script.trace if step.name == ".step" and step.loops[:1] == call.loops[:1]
@@ -204,6 +260,13 @@ def exchanged(script: Script) -> Iterator[Finding]:
                 why="The gradients of these steps are averaged over no ranks.",
                 owner="job",
                 evidence=[written(script, call), written(script, steps[0])],
-                fix=[you("Use no_sync where the optimizer does not step.")],
+                fix=[
+                    edit(
+                        script,
+                        "Use no_sync where the optimizer does not step.",
+                        call.file,
+                        replaced(script, call, _EITHER, r"\3 if \2 else \1"),
+                    )
+                ],
             )
             return

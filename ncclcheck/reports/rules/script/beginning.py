@@ -109,7 +109,9 @@ def recorded(script: Script) -> Iterator[Finding]:
     given differs by rank, and it names no group of runs. Scripts in which a library starts the run are not judged.
 
     ## Fix
-    - **you** call it on rank 0 only, or give it `group=`.
+    - **you** call it on rank 0 only, or give it `group=`. The diff lets the other ranks' runs of wandb and
+      swanlab keep nothing (`mode="disabled"`). For TensorBoard and MLflow there is none: each use of the
+      writer would have to stand under the condition, too.
 
     ## Source
     Weights & Biases documentation, "Log distributed training experiments"; PyTorch documentation,

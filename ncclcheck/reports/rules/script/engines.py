@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts.script import Script
-from ncclcheck.reports.judgement.findings import Finding, State, fail, note, warn, you
+from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, note, warn
 from ncclcheck.reports.judgement.rule import NothingToJudge
+from ncclcheck.reports.subjects.script.changes import after, changed, replaced, spelled
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
     LOADER,
@@ -61,7 +62,14 @@ def prepared(script: Script) -> Iterator[Finding]:
                 here(made),
                 "the samples are shared out twice: by DistributedSampler, and by accelerator.prepare",
                 evidence=[written(script, made), written(script, given[0])],
-                fix=[you("Leave the sampler out: prepare shares them out.")],
+                fix=[
+                    changed(
+                        script,
+                        "Leave the sampler out: prepare shares them out.",
+                        made.file,
+                        replaced(script, made, r"(?<=, )sampler=[\w.]+(?=[,)])", "shuffle=True"),
+                    )
+                ],
             )
         if goes or made is None or made.name not in LOADER:
             continue
@@ -75,8 +83,44 @@ def prepared(script: Script) -> Iterator[Finding]:
                 why="Every process goes through the whole dataset.",
                 owner="job",
                 evidence=[written(script, made), written(script, given[0])],
-                fix=[you("Give it to accelerator.prepare, and use what that returns.")],
+                fix=[_given_too(script, made, given[0])],
             )
+
+
+def _given_too(script: Script, made: Call, prepare: Call) -> Remedy:
+    """After the later one of the two, in one function."""
+    text, name = "Give it to accelerator.prepare, and use what that returns.", made.target
+    same = (
+        made.function == prepare.function and name.isidentifier() and prepare.on.isidentifier() and not made.loops
+    )
+    later = max(made, prepare, key=lambda call: call.line)
+    change = after(script, later, f"{name} = {prepare.on}.prepare({name})") if same and not later.loops else None
+    return changed(script, text, later.file, change)
+
+
+def _by_engine(script: Script, call: Call) -> Remedy:
+    text = "Call the engine's step(); it clears the gradients too."
+    names = {
+        step.on for step in passes(script) if objects(step, "on", "engine") and step.function == call.function
+    }
+    clears = any("zero_grad" in file.words for file in script.files)
+    name = names.pop() if len(names) == 1 else ""
+    change = spelled(script, call.file, call.line, f"{call.on}.step()", f"{name}.step()") if name else None
+    return changed(script, text, call.file, None if clears else change)
+
+
+def _by_wrapper(script: Script, backward: Call, wraps: list[Call]) -> Remedy:
+    """`model.module(x)` in the loop around the backward pass is `model(x)`."""
+    text, names = "Call the wrapped model in the forward pass.", {wrap.target for wrap in wraps} - {""}
+    change: dict[int, str | None] = {}
+    for at in range(backward.loops[-1].line + 1, backward.line + 1):
+        line = line_of(script, backward.file, at)
+        new = line
+        for name in names:
+            new = re.sub(rf"(?<![\w.]){re.escape(name)}\.module\(", f"{name}(", new)
+        if new != line:
+            change[at] = new
+    return changed(script, text, backward.file, change or None)
 
 
 def _is_known(values: dict[str, str]) -> bool:
@@ -118,7 +162,7 @@ def stepped(script: Script) -> Iterator[Finding]:
                 why="Accumulation, clipping, loss scaling and the schedule of the engine are passed by.",
                 owner="job",
                 evidence=[written(script, call)],
-                fix=[you("Call the engine's step(); it clears the gradients too.")],
+                fix=[_by_engine(script, call)],
             )
             return
 
@@ -210,6 +254,6 @@ def through(script: Script) -> Iterator[Finding]:
                 why="Its gradients are averaged over no ranks: each trains a model of its own.",
                 owner="job",
                 evidence=[written(script, call)],
-                fix=[you("Call the wrapped model in the forward pass.")],
+                fix=[_by_wrapper(script, call, wraps)],
             )
             return

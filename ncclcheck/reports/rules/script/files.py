@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Script
-from ncclcheck.reports.judgement.findings import Finding, State, warn, you
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, warn
+from ncclcheck.reports.subjects.script.changes import before, changed, dist, is_started
 from ncclcheck.reports.subjects.script.scripts import by_rank, here, of_any_start, script_rule, written
 from ncclcheck.reports.subjects.script.traced import apart, entered
 
@@ -53,6 +54,17 @@ def waited_for(script: Script) -> Iterator[Finding]:
                 why="The others find no file, or half of it.",
                 owner="job",
                 evidence=[written(script, writes[path]), written(script, call)],
-                fix=[you("Call torch.distributed.barrier() on all ranks between the two.")],
+                fix=[_waiting(script, call)],
             )
             return
+
+
+def _waiting(script: Script, call: Call) -> Remedy:
+    """A barrier before the read, which all ranks come to; Accelerate has its own."""
+    text, home = "Call torch.distributed.barrier() on all ranks between the two.", dist(script, call.file)
+    own = next(
+        (made.target for made in script.calls if made.name.endswith("Accelerator") and made.file == call.file), ""
+    )
+    wait = f"{own}.wait_for_everyone()" if own else f"{home}.barrier()"
+    known = bool(own) or (bool(home) and is_started(script, call))
+    return changed(script, text, call.file, before(script, call, wait) if known else None)

@@ -244,7 +244,12 @@ def in_order(script: Script) -> Iterator[Finding]:
         if _needs(call) and _is_plain(call) and call.function not in _parents(script):
             yield _out_of_order(script, call, start, "is used before init_process_group, at")
             break
-    ends = [at for at, call in enumerate(script.trace) if call.name == f"{DIST}destroy_process_group"]
+    ends = [
+        at
+        for at, call in enumerate(script.trace)
+        if call.name == f"{DIST}destroy_process_group"
+        and call.arguments.get("0", call.arguments.get("group", "None")) == "None"  # else another group alone
+    ]
     if len(ends) != 1 or not _is_plain(script.trace[ends[0]]):
         return
     for call in script.trace[ends[0] + 1 :]:

@@ -45,6 +45,9 @@ _ON_GPU = re.compile(
     r"|[\w.]*device\.type\.startswith\('cuda'\)"
     r"|'cuda' in (?:str\()?[\w.]*device(?:\.type)?\)?|(?:\w+\.)*(?:(?:use|on|is|has)_)?(?:cuda|gpu)"
 )
+_SPLITS = ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel")
+_LIGHTNINGS = re.compile(r"(?:pytorch_lightning|lightning)\.(?:\w+\.)*Trainer$")
+_STRATEGIES = ("strategy", "accelerator", "distributed_backend")
 _SHOWS = re.compile(r"print\(|[\w.]+\.(?:info|log|add_scalar|set_postfix|set_description)\(")
 _FEW_STEPS = 20  # steps; a training has more: a demonstration of 6 was judged (docs/script.md)
 
@@ -53,7 +56,7 @@ _FEW_STEPS = 20  # steps; a training has more: a demonstration of 6 was judged (
 def data_parallel(script: Script) -> Iterator[Finding]:
     """
     ## What
-    `torch.nn.DataParallel`, in a script that never uses DistributedDataParallel.
+    `torch.nn.DataParallel`, or Lightning's strategy `dp`.
 
     ## Why it matters
     One process drives all GPUs of one node: it copies the model in every step and is held up by Python's lock.
@@ -61,16 +64,28 @@ def data_parallel(script: Script) -> Iterator[Finding]:
     its own.
 
     ## How we know
-    The call; nothing that was read calls DistributedDataParallel. It is a warning where a group is started,
+    The call; nothing that was read calls DistributedDataParallel, or the call stands under a count of GPUs in a
+    script that has both (a note). It is a warning where a group is started,
     both stand under no condition but that there are several ranks, and no rank gives gradients or parameters to
     another.
 
     ## Fix
-    - **you** use DistributedDataParallel under torchrun, on one node too.
+    - **you** use DistributedDataParallel under torchrun, on one node too. There is no diff: a group, a GPU and a
+      share of the samples for each process, and saves by one of them, come with it.
 
     ## Source
-    PyTorch documentation, torch.nn.DataParallel: "It is recommended to use DistributedDataParallel".
+    PyTorch documentation, torch.nn.DataParallel: "It is recommended to use DistributedDataParallel";
+    PyTorch Lightning 2.0, "Removed".
     """
+    for call in reached(script):
+        if _LIGHTNINGS.match(call.name) and "'dp'" in (call.arguments.get(name) for name in _STRATEGIES):
+            yield note(
+                here(call),
+                "the strategy dp is DataParallel, slower than ddp on one node too; Lightning 2.0 has it no longer",
+                evidence=[written(script, call)],
+                fix=[you('Give it strategy="ddp".')],
+            )
+            return
     if own_ways(script):
         return
     if any(call.name.endswith(("DistributedDataParallel", "DDP")) for call in script.calls):
@@ -83,9 +98,18 @@ def data_parallel(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, split)],
                 fix=[you("Use DistributedDataParallel, with one GPU for each process.")],
             )
+            return
+        for call in reached(script):
+            if call.name in _SPLITS and any("device_count" in guard.text for guard in call.guards):
+                yield note(
+                    here(call),
+                    "on several GPUs one way is DataParallel: its other one, a process for each, is faster",
+                    evidence=[written(script, call)],
+                )
+                return
         return
     for call in reached(script):
-        if call.name in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
+        if call.name in _SPLITS:
             if _is_alone(script, call):
                 yield warn(
                     here(call),
@@ -105,7 +129,7 @@ def _in_its_place(script: Script) -> Call | None:
     started = False
     for call in script.trace:
         started |= call.name == INIT and _is_plain(call)
-        if started and call.name in ("torch.nn.DataParallel", "torch.nn.parallel.DataParallel"):
+        if started and call.name in _SPLITS:
             asks = [guard for guard in call.guards if guard.kind != "main"]
             if all("device_count" in guard.text and guard.branch == "if" for guard in asks):
                 return call
@@ -253,7 +277,9 @@ def destroyed(script: Script) -> Iterator[Finding]:
     are not judged: torch warns of NCCL's only.
 
     ## Fix
-    - **you** `torch.distributed.destroy_process_group()` as the last line.
+    - **you** `torch.distributed.destroy_process_group()` as the last line: of the main module, or of the function
+      that is spawned. There is no diff where that block ends in `return` or `sys.exit()`, where several functions
+      are spawned, or where the function that would destroy it is there and not called.
 
     ## Source
     PyTorch documentation, torch.distributed, "Shutdown".
@@ -332,7 +358,10 @@ def waits(script: Script) -> Iterator[Finding]:
     every one on a GPU), as timers do, or has twenty steps or fewer.
 
     ## Fix
-    - **you** sum losses on the GPU, and read the sum every hundred steps.
+    - **you** sum losses on the GPU, and read the sum every hundred steps. The diff does so for
+      `total += loss.item()` and for what is printed in a loop that counts its steps. There is none where the
+      number is handed on, as to `meter.update(loss.item())` or a list: whether that takes a tensor of a GPU is
+      not seen.
 
     ## Source
     PyTorch tutorial "Performance Tuning Guide", "Avoid unnecessary CPU-GPU synchronization".

@@ -23,6 +23,11 @@ from ncclcheck.reports.subjects.script.scripts import (
 from ncclcheck.reports.subjects.script.sides import comes, is_always, numbers
 from ncclcheck.reports.subjects.script.traced import apart, tags
 
+_NEAR = 3  # lines above a call that are kept
+_AND_ONE = re.compile(r"[^-]+\*[^-]+\+\s*[\w.]+\s*\+\s*1")
+_IS_SUM = re.compile(r"[\w.]+ \* [\w.]+(?:\(\))? \+ [\w.]+")
+_OPTION = re.compile(r"is:options\.\w+")
+_FROM_ONE = re.compile(r"[\[(]1(?:, [1-9]\d*)*[\])]|range\(1, .+\)")
 _GPUS = 8  # of a node: any number of them tells two counts of processes apart (chosen)
 _COUNT = re.compile(r"\d+|device_count\(\)|Add|Sub|Mult|FloorDiv|[(),]")
 _SUMS: dict[str, Callable[[int, int], int]] = {
@@ -55,9 +60,11 @@ def counted(script: Script) -> Iterator[Finding]:
     ## How we know
     The rank and the number of ranks are followed through variables, sums and functions, for four ranks on two
     nodes; `nprocs` of `spawn` is compared with `world_size` where both are numbers or made of `device_count()`.
-    A number of ranks that is written into a script for torchrun is a note, for it may be right on the day; so is
-    an option whose default is the rank of every process. What stands under a condition that other ranks do not
-    meet is not judged.
+    Ranks begin at 1 where they are made as `node * gpus + gpu + 1`, or are an option whose `choices` have no 0. It
+    is a note where the rank is counted over the nodes and `world_size` is not, and where a script for torchrun
+    counts its rank itself. A number of ranks that is written into a script for torchrun is a note, for it may be
+    right on the day; so is an option whose default is the rank of every process. What stands under a condition
+    that other ranks do not meet is not judged.
 
     ## Fix
     - **you** leave both to torchrun: `init_process_group("nccl")`; under `spawn` give the number of the process,
@@ -74,6 +81,9 @@ def counted(script: Script) -> Iterator[Finding]:
         if call.name == INIT and call.place not in places and "store" not in call.arguments:
             finding = (
                 _from_one(script, call)
+                or _counted_from_one(script, call)
+                or _beside_torchrun(script, call)
+                or _of_nodes(script, call, started)
                 or _one_rank(script, call)
                 or _other_number(script, call, started)
                 or _without_rank(script, call)
@@ -106,6 +116,78 @@ def _from_one(script: Script, call: Call) -> Finding | None:
         owner="job",
         evidence=[written(script, call)],
         fix=[_by_variable(script, call, "Count ranks from 0", "rank", given, "RANK")],
+    )
+
+
+def _counted_from_one(script: Script, call: Call) -> Finding | None:
+    """Ranks that are made as `node * gpus + gpu + 1`, and an option for the rank that takes no 0."""
+    given = _given(call, "rank", "4")
+    made = _as_made(script, call, given)
+    evidence, text = [written(script, call)], ""
+    if given and _AND_ONE.fullmatch(made):
+        text = f"no process has rank 0: the rank is {made}"
+    option = next((tag[len("is:options.") :] for tag in _made(call, "rank", "4") if _OPTION.fullmatch(tag)), "")
+    for added in script.calls:
+        spelled = {value.strip("'\"").lstrip("-").replace("-", "_") for value in added.arguments.values()}
+        choices = added.arguments.get("choices", "")
+        if option and added.name.endswith(".add_argument") and option in spelled and _FROM_ONE.fullmatch(choices):
+            text = f"no process has rank 0: {given} is one of {choices}"
+            evidence.append(written(script, added))
+    if not text:
+        return None
+    why = "Rank 0 opens the store: all others wait for it until the timeout."
+    return fail(here(call), text, why=why, owner="job", evidence=evidence, fix=[you("Count ranks from 0.")])
+
+
+def _as_made(script: Script, call: Call, given: str) -> str:
+    """What it is given in a line above the call; itself where none gives it anything."""
+    for at in range(call.line - 1, call.line - _NEAR - 1, -1):
+        if sum_ := re.match(rf"\s*{re.escape(given)}\s*=\s*([^#]+)", line_of(script, call.file, at)):
+            return sum_.group(1).strip()
+    return given
+
+
+def _made(call: Call, name: str, position: str) -> list[str]:
+    return [tag for tag in sorted(tags(call, name) | tags(call, position)) if tag.startswith("is:")]
+
+
+def _beside_torchrun(script: Script, call: Call) -> Finding | None:
+    """A rank that the script counts of a node's number which torchrun does not give, and of LOCAL_RANK."""
+    made = next((tag for tag in _made(call, "rank", "4") if "Mult(" in tag and "$LOCAL_RANK" in tag), "")
+    if not made or "$GROUP_RANK" in made or spawns(script):
+        return None
+    return note(
+        here(call),
+        f"{_given(call, 'rank', '4')} is counted by the script, of $LOCAL_RANK and the number of the node",
+        why="torchrun gives each process $RANK; it sets no NODE_RANK, and may number nodes otherwise.",
+        evidence=[written(script, call)],
+        fix=[you('Take int(os.environ["RANK"]) and int(os.environ["WORLD_SIZE"]).')],
+    )
+
+
+def _of_nodes(script: Script, call: Call, started: list[Call]) -> Finding | None:
+    """A number of ranks that stays as it was given, where the rank is multiplied by the processes of a node."""
+    ranks, sizes = _made(call, "rank", "4"), _made(call, "world_size", "3")
+    summed = any(rank.startswith("is:Add(Mult(") for rank in ranks) or _IS_SUM.fullmatch(
+        _as_made(script, call, _given(call, "rank", "4"))
+    )
+    if (
+        not summed
+        or len(started) != 1
+        or len(sizes) != 1
+        or not re.fullmatch(r"is:(?:options\.\w+|\$\w+)", sizes[0])
+    ):
+        return None
+    size = _given(call, "world_size", "3")
+    multiplied = re.compile(rf"\b{re.escape(size.rpartition('.')[2])}\s*(?:\*=|=.*\*)")
+    if any(multiplied.search(line) for file in script.files for line in file.lines.values()):
+        return None
+    return note(
+        here(call),
+        f"the rank counts the processes of all nodes, and world_size={size} is taken as it is given",
+        why="If it is the number of nodes, as the rank that is given is a node's, the group refuses larger ranks.",
+        evidence=[written(script, call), written(script, started[0])],
+        fix=[you("Multiply it by the processes of a node, as the rank is.")],
     )
 
 
@@ -277,7 +359,8 @@ def handed(script: Script) -> Iterator[Finding]:
 
     ## Fix
     - **you** build it in the function that each process runs, or let the tensors share memory
-      (`tensor.share_memory_()`).
+      (`tensor.share_memory_()`). There is no diff: where it is built, and of what, is a decision, and small things
+      may well be handed on.
 
     ## Source
     Python documentation, multiprocessing, "Programming guidelines"; PyTorch documentation, "Multiprocessing best

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ncclcheck.probes.facts.script import Script
-from ncclcheck.reports.judgement.findings import Finding, State, note, warn, you
+from ncclcheck.probes.facts.script import Call, Script
+from ncclcheck.reports.judgement.findings import Finding, Remedy, State, note, warn, you
+from ncclcheck.reports.subjects.script.changes import changed, dist, is_started, single
+from ncclcheck.reports.subjects.script.processes import INIT
 from ncclcheck.reports.subjects.script.scripts import (
     by_rank,
     edited,
     here,
+    imports,
+    indent,
     line_of,
     of_own_steps,
     script_rule,
@@ -50,7 +54,7 @@ def scheduled(script: Script) -> Iterator[Finding]:
                 why="Ranks lower their learning rates at other epochs, and their models drift apart.",
                 owner="job",
                 evidence=[written(script, call)],
-                fix=[you("Average the number over all ranks before: all_reduce with ReduceOp.AVG.")],
+                fix=[_averaged(script, call)],
             )
             return
 
@@ -94,3 +98,27 @@ def kept(script: Script) -> Iterator[Finding]:
             fix=[edited(script, "Detach it.", call.file, {call.line: new} if new != line else None)],
         )
         return
+
+
+def _averaged(script: Script, call: Call) -> Remedy:
+    """The number may be a tensor or none: it is put on the GPU where the group is NCCL's."""
+    text, home = "Average the number over all ranks before: all_reduce with ReduceOp.AVG.", dist(script, call.file)
+    line, given = single(script, call), call.arguments.get("0", call.arguments.get("metrics", ""))
+    backends = {
+        start.arguments.get("0", start.arguments.get("backend", "")).strip("'\"")
+        for start in script.calls
+        if start.name == INIT
+    }
+    device = {"nccl": ', device="cuda"', "gloo": ""}.get(backends.pop() if len(backends) == 1 else "")
+    if not line or not home or device is None or line.count(f"({given})") != 1 or not is_started(script, call):
+        return you(text)
+    blank = indent(line_of(script, call.file, call.line))
+    lines = [
+        f"mean = torch.tensor(float({given}){device})",
+        f"{home}.all_reduce(mean)",
+        line.replace(f"({given})", f"(mean.item() / {home}.get_world_size())"),
+    ]
+    whole = imports(script, call.file, "torch") and "mean" not in given
+    return changed(
+        script, text, call.file, {call.line: "\n".join(blank + new for new in lines)} if whole else None
+    )

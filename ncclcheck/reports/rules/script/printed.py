@@ -56,6 +56,8 @@ def printed(script: Script) -> Iterator[Finding]:
 
     ## Fix
     - **you** `dist.all_reduce(loss, op=dist.ReduceOp.AVG)` of a detached copy, on all ranks, before it is printed.
+      The diff does so where the loss of the step is printed as it is, and all ranks come to the condition. There
+      is none for sums, counts and averages of an epoch: what they are divided by must be summed over ranks too.
 
     ## Source
     PyTorch documentation, torch.distributed, all_reduce.

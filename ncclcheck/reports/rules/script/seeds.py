@@ -161,6 +161,7 @@ def downloads(script: Script) -> Iterator[Finding]:
 
     ## Fix
     - **you** build it on rank 0 first, let the others wait in a barrier, and build it there with `download=False`.
+      The diff puts the barriers around it where a group is there in any case, and what is built is not returned.
 
     ## Source
     torchvision documentation, torchvision.datasets, download; PyTorch documentation, torch.distributed.barrier.

@@ -9,13 +9,30 @@ from ncclcheck.probes.facts.script import Call, Script
 from ncclcheck.reports.judgement.findings import Finding, Remedy, State, fail, warn, you
 from ncclcheck.reports.subjects.script.changes import at_line, before, changed, moved, replaced, single
 from ncclcheck.reports.subjects.script.processes import INIT
-from ncclcheck.reports.subjects.script.scripts import DDP, by_rank, here, of_many_ranks, script_rule, written
+from ncclcheck.reports.subjects.script.scripts import (
+    DDP,
+    by_rank,
+    here,
+    in_function,
+    of_many_ranks,
+    script_rule,
+    written,
+)
 from ncclcheck.reports.subjects.script.traced import objects, tags
 
 _MODELS = ("module", "new", "object")
 _LAYER = re.compile(
     r"\bnn\.(?!functional|parallel|\w*Loss\b)[A-Z]\w*\("
     r"|(?:Linear|Conv\dd|Sequential|Embedding|Head|Classifier|BatchNorm\dd)\("
+)
+# Libraries whose trainers, and methods of objects of theirs, wrap the model that they are given.
+_WRAPS_ITSELF = re.compile(
+    r"(?:transformers|trl|lightning|pytorch_lightning|lightning_fabric|composer|adapters|setfit)\..*Trainer$"
+)
+_PREPARES = re.compile(r"accelerator|fabric", re.IGNORECASE)
+_WITHOUT_PARAMETERS = re.compile(
+    r"\bnn\.(?:Identity|Flatten|Unflatten|\w*Dropout\w*|\w*Pool\w*|Softmax|LogSoftmax|Sigmoid|Tanh|Upsample"
+    r"|(?:Leaky|Si|Ge|E|Se|Ce)?(?:LU|ReLU6?))\("
 )
 _ZERO = "ZeroRedundancyOptimizer"
 
@@ -37,7 +54,8 @@ def complete(script: Script) -> Iterator[Finding]:
 
     ## How we know
     The script is followed from its first line: the wrapper is given to the conversion; or, after it was built, and
-    in no loop over epochs or steps, `requires_grad` is set of parameters of it or of the model inside.
+    in no loop over epochs or steps, `requires_grad` is set of parameters of it or of the model inside. A Trainer
+    is judged where it is imported from a library whose trainers wrap; layers without parameters are not.
 
     ## Fix
     - **you** convert and freeze first, then wrap.
@@ -48,8 +66,8 @@ def complete(script: Script) -> Iterator[Finding]:
     """
     for call in script.trace:
         given = objects(call, "model", "ddp") | objects(call, "0", "ddp")
-        trainer = re.search(r"(?:^|\.)(?:\w*Trainer|prepare|setup)$", call.name)
-        if given and trainer and not call.name.startswith("torch."):
+        prepares = call.name in (".prepare", ".setup") and _PREPARES.search(call.on)
+        if given and (prepares or _WRAPS_ITSELF.match(call.name)):
             yield warn(
                 here(call),
                 f"{call.name.rpartition('.')[2]} is given a model that is wrapped already, and wraps it too",
@@ -63,6 +81,8 @@ def complete(script: Script) -> Iterator[Finding]:
     for call in script.trace:
         if (
             call.name == "replace"
+            and not _WITHOUT_PARAMETERS.search(call.arguments.get("0", ""))
+            and not _comes_before(script, call)
             and _LAYER.search(call.arguments.get("0", ""))
             and not call.on.startswith("self.")
         ):
@@ -100,6 +120,12 @@ def complete(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call), *([written(script, frozen)] if frozen else [])],
                 fix=[_earlier(script, call, frozen)],
             )
+
+
+def _comes_before(script: Script, call: Call) -> bool:
+    """Whether all wrappers of its function come later: in what runs twice, the first one has taken the model."""
+    wraps = [wrap for wrap in in_function(script, call.function) if wrap.name in DDP and not wrap.loops]
+    return bool(wraps) and all(wrap.line > call.line for wrap in wraps)
 
 
 def _bare(script: Script, call: Call, key: str) -> Remedy:

@@ -264,6 +264,8 @@ def _from_the_variable(script: Script, call: Call) -> Remedy:
 def _kept(option: Call) -> str:
     """What comes of the default, which every process keeps."""
     default = option.arguments.get("default", "None")
+    if option.arguments.get("required") == "True":
+        return 'Every process ends as it starts: "the following arguments are required".'
     if default in ("None", "-1"):
         return (
             f"Every process keeps {default}, the number of no GPU: by what the script does with it all use one "

@@ -58,6 +58,7 @@ _IS_WRAPPED = re.compile(r"module|isinstance|hasattr|[pP]arallel|distributed|ddp
 _OF_OTHERS = re.compile(r"pretrain|backbone|imagenet|encoder|model_zoo|get_model_file|hub", re.IGNORECASE)
 _RESUMES = re.compile(r"resume|ckpt|checkpoint|snapshot|latest|last|best", re.IGNORECASE)
 _IS_A = re.compile(r"(?:not )?(?:isinstance|issubclass)\(")
+_NEAR = 3  # lines above a call that are kept
 _STATE = re.compile(r"ckpt|checkpoint|model|state|weights|resume|snapshot|\.bin\b|pretrained", re.IGNORECASE)
 
 
@@ -94,7 +95,12 @@ def one_writer(script: Script) -> Iterator[Finding]:
         )
     places: set[str] = set()
     for call in calls:
-        if call.name != "torch.save" or call.function not in everywhere or not _is_path(call):
+        if (
+            call.name != "torch.save"
+            or call.function not in everywhere
+            or not _is_path(script, call)
+            or _is_in_memory(script, call)
+        ):
             continue
         ways = [way for way in script.trace if way.place == call.place and way.name == call.name]
         if ways and all(by_rank(way) or "rank" in way.values.get("path", "").split() for way in ways):
@@ -160,7 +166,12 @@ def _by_all(script: Script) -> Iterator[Call]:
         progress = all(_is_alike(guard) or (_OF_TIME.search(guard.text) and not _OF_FILE.search(guard.text))
                        for guard in others)  # fmt: skip
         one_path = not {"rank", "local", "byrank"} & {*way.values.get("path", "").split()}
-        if progress and one_path and _is_path(call) and not any(_OF_ONE.search(guard.text) for guard in others):
+        if (
+            progress
+            and one_path
+            and _is_path(script, call)
+            and not any(_OF_ONE.search(guard.text) for guard in others)
+        ):
             yield call
             return
 
@@ -209,10 +220,18 @@ def _is_option(script: Script, guard: Guard) -> bool:
     )
 
 
-def _is_path(call: Call) -> bool:
+def _is_path(script: Script, call: Call) -> bool:
     """One path on all ranks; a buffer in memory is none."""
-    return not {"1", "f"} & {*call.by_rank} and not re.search(
-        r"mem|buf|bytes|stream", call.arguments.get("1", ""), re.I
+    named = re.search(r"mem|buf|bytes|stream", call.arguments.get("1", ""), re.I)
+    return not {"1", "f"} & {*call.by_rank} and not named and not _is_in_memory(script, call)
+
+
+def _is_in_memory(script: Script, call: Call) -> bool:
+    """Whether a line above it makes what is saved to a buffer."""
+    path = re.escape(call.arguments.get("1", call.arguments.get("f", "")))
+    makes = re.compile(rf"\b{path} *=.*\bBytesIO\(|\bBytesIO\(.*\bas {path}\b")
+    return bool(path) and any(
+        makes.search(line_of(script, call.file, at)) for at in range(call.line - _NEAR, call.line + 1)
     )
 
 
@@ -281,6 +300,7 @@ def mapped(script: Script) -> Iterator[Finding]:
         by_all = call.function in everywhere and sure(structs.replace(call, guards=guards))
         ways = _read_at(script, call) if call.name == "torch.load" else []
         by_all |= bool(ways) and all(_by_all_ranks(script, way) for way in ways)
+        by_all &= not ways or not all(by_rank(way) for way in ways)  # by an option, as `quiet = rank > 0`
         if call.name == "torch.load" and by_all and call.arguments.get("map_location") == "'cuda:0'":
             yield note(
                 here(call),
@@ -297,6 +317,15 @@ def mapped(script: Script) -> Iterator[Finding]:
                 continue
             new = with_argument(line, "torch.load(", 'map_location="cpu"')
             theirs = _OF_OTHERS.search(f"{call.file} {named} {line}") and not _RESUMES.search(f"{named} {line}")
+            if not theirs and _saves_of_cpu(script):
+                yield note(
+                    here(call),
+                    "all ranks load a checkpoint without map_location: those that the script saves lie on the CPU",
+                    evidence=[written(script, call)],
+                    fix=[edited(script, 'Give it map_location="cpu".', call.file,
+                                {call.line: new} if new else None)],
+                )  # fmt: skip
+                continue
             if theirs or any(_IS_A.match(guard.text) for guard in call.guards):
                 text = "all ranks load a checkpoint without map_location, if they come here"
                 if theirs:
@@ -313,6 +342,15 @@ def mapped(script: Script) -> Iterator[Finding]:
                 evidence=[written(script, call)],
                 fix=[edited(script, 'Give it map_location="cpu".', call.file, {call.line: new} if new else None)],
             )
+
+
+def _saves_of_cpu(script: Script) -> bool:
+    """Whether each state that it saves is brought to the CPU in the call of `torch.save`."""
+    saves = [call for call in script.calls if call.name == "torch.save"]
+    moves = [call for call in script.calls if call.name == ".cpu"]
+    return bool(saves) and all(
+        any(move.file == save.file and save.first <= move.line <= save.last for move in moves) for save in saves
+    )
 
 
 def _read_at(script: Script, load: Call) -> list[Call]:

@@ -19,6 +19,7 @@ from ncclcheck.reports.judgement.findings import (
     warn,
     you,
 )
+from ncclcheck.reports.subjects.script.changes import at_line, changed, single
 from ncclcheck.reports.subjects.script.processes import INIT, is_ruled_out
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
@@ -246,11 +247,25 @@ def leaves(script: Script) -> Iterator[Finding]:
                 why="The rank that left never enters it: all others hang in it until the timeout.",
                 owner="job",
                 evidence=evidence,
-                fix=[
-                    you(f"Move it before line {guard.line}, or put what that rank skips under the opposite of it.")
-                ],
+                fix=[_sooner(script, call, guard)],
             )
     yield from _fewer_steps(script)
+
+
+def _sooner(script: Script, call: Call, guard: Guard) -> Remedy:
+    """A collective of one line that comes next after the block that leaves goes before it."""
+    text = f"Move it before line {guard.line}, or put what that rank skips under the opposite of it."
+    line, head = single(script, call), line_of(script, call.file, guard.line)
+    own = line_of(script, call.file, call.line)
+    inside = [line_of(script, call.file, at) for at in range(guard.line + 1, call.line)]
+    deeper = all(not other.strip() or len(indent(other)) > len(indent(head)) for other in inside)
+    known = (
+        any(other.strip() for other in inside) and indent(own) == indent(head) and guard.file in ("", call.file)
+    )
+    if not line or not known or not deeper or (call.target and call.target in head):
+        return you(text)
+    up = at_line(script, call.file, guard.line, line)
+    return changed(script, text, call.file, up, {call.line: None})
 
 
 def _entered(script: Script, call: Call) -> str:

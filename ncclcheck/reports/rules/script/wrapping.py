@@ -6,7 +6,8 @@ import re
 from collections.abc import Iterator
 
 from ncclcheck.probes.facts.script import Call, Guard, Script
-from ncclcheck.reports.judgement.findings import Finding, State, fail, warn, you
+from ncclcheck.reports.judgement.findings import Finding, State, fail, warn
+from ncclcheck.reports.subjects.script.changes import changed, moved
 from ncclcheck.reports.subjects.script.progress import same_on_all
 from ncclcheck.reports.subjects.script.scripts import (
     DDP,
@@ -138,9 +139,21 @@ def optimized(script: Script) -> Iterator[Finding]:
                 why="It holds the parameters that FSDP has replaced: its steps do not change what is trained.",
                 owner="job",
                 evidence=[written(script, before[0]), written(script, call)],
-                fix=[you("Make it after the model is wrapped.")],
+                fix=[
+                    changed(
+                        script,
+                        "Make it after the model is wrapped.",
+                        call.file,
+                        moved(script, before[0], call, behind=True) if _keeps_name(call) else None,
+                    )
+                ],
             )
             return
+
+
+def _keeps_name(wrap: Call) -> bool:
+    """Whether the wrapped model is called as the model was."""
+    return bool(wrap.target) and wrap.target == wrap.arguments.get("0", wrap.arguments.get("module"))
 
 
 def _is_of_loaders(call: Call) -> bool:

@@ -179,11 +179,19 @@ def ended(box: Box) -> str:
     return f"exit code {box.status}" if box.status >= 0 else signal_name(-box.status)
 
 
+def ended_by(traceback: str) -> str:
+    """`RuntimeError: what it says`, all lines of it, of the text of a traceback."""
+    lines = traceback.strip().splitlines()
+    last = max((at for at, line in enumerate(lines) if line.startswith('  File "')), default=-1)
+    begin = next((at for at in range(last + 1, len(lines)) if lines[at][:1].strip()), len(lines) - 1)
+    return "\n".join(lines[begin:])
+
+
 def in_words(raised: BoxRaised, most: int = 240) -> str:
     """`ValueError: boom`, in one line."""
     words = f"{raised.type}: {_BUILD.sub('', raised.message)}" if raised.message.strip() else raised.type
     if _TRACEBACK in raised.message:  # of a loader's worker or a spawned process, which torch raises again
-        words = f"{raised.message.strip().splitlines()[-1]} (in a process that it started)"
+        words = f"{in_line(ended_by(raised.message))[:most]} (in a process that it started)"
     text = in_line(" ".join(words.split()))
     return text if len(text) <= most else f"{text[:most]} ..."
 
@@ -213,6 +221,8 @@ def _was_in(failure: BoxFailure) -> str:
     at = next(iter(frames(failure)), "")
     busy = " busy" if is_busy(failure) else ""
     runs = "" if busy else _still_runs(failure)
+    if failure.process is not None and failure.process.pipe:
+        runs = f", which opens a named pipe ({in_line(failure.process.pipe)}) that nobody else had opened"
     return f": it was{busy} in {short(at)}{runs}" if at else ": it was busy" if busy else ""
 
 
@@ -240,7 +250,8 @@ def _port(raised: BoxRaised, box: Box) -> str:
     who = in_line(raised.holds)[:40]
     if holder is not None and holder.role in ("rank", "helper") and holder.rank >= 0:
         who = f"{'a worker of ' if holder.role == 'helper' else ''}rank {holder.rank}"
-    held = f", on which {who} (pid {raised.holder}) listens" if raised.holder else ""
+    ours = ", which COMMAND has started" if holder is not None and holder.rank < 0 else ""
+    held = f", on which {who} (pid {raised.holder}{ours}) listens" if raised.holder else ""
     return f" (port {raised.port}{held})"
 
 

@@ -18,6 +18,7 @@ from ncclcheck.reports.subjects.box.failure import (
     OOM_S,
     BoxFailure,
     Kind,
+    ended_by,
     frames,
     is_anothers,
     is_stopped,
@@ -158,7 +159,7 @@ def _in_its_child(box: Box, raised: BoxRaised, *, alone: bool) -> BoxRaised:
     named = _SPAWNED.search(raised.message) if raised.type == "ProcessRaisedException" else None
     if named is None or not named[2].strip():
         return raised
-    kind, _, message = named[2].strip().splitlines()[-1].partition(": ")
+    kind, _, message = ended_by(named[2]).partition(": ")
     failed = [
         (process.gone, process.pid)
         for process in box.processes

@@ -125,6 +125,8 @@ def evidence(cluster: Cluster, fault: BoxFailure) -> list[Evidence]:
         )
     if fault.raised is not None and fault.raised.cause:
         all_evidence.append(seen("raised from", fault.raised.cause[:200]))
+    if fault.alike and (spread := _spread(cluster, fault)):
+        all_evidence.append(seen("not finite", spread))
     all_evidence += [seen("process", _process(fault.process))] if fault.process is not None else []
     if (waited := waits(cluster, fault)) is not None and waited.line:
         all_evidence.append(seen("its worker", waited.line))
@@ -181,6 +183,20 @@ def _of_threads(cluster: Cluster, fault: BoxFailure) -> list[Evidence]:
 def _short(fault: BoxFailure) -> str:
     words = heading(fault)
     return words if len(words) <= _SHORT else f"{words[:_SHORT]} ..."
+
+
+def _spread(cluster: Cluster, fault: BoxFailure) -> str:
+    """What was NaN or infinite on all ranks that failed alike: none of them is known to have begun it."""
+    names = [
+        {*raised.not_finite}
+        for box in cluster.measurements.boxes
+        for raised in box.raised
+        if raised.rank in fault.alike and not raised.thread
+    ]
+    common = sorted(set.intersection(*names)) if len(names) == len(fault.alike) else []
+    if not common:
+        return ""
+    return f"{', '.join(common)} on each of them: by then it was spread, and where it began is not in the box"
 
 
 def _process(process: BoxProcess) -> str:

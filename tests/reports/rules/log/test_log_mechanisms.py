@@ -229,3 +229,17 @@ def test_samples_that_were_given_up_are_no_failure() -> None:
 def test_a_name_that_ssh_does_not_find_has_nothing_to_do_with_torch() -> None:
     finding = _told("ssh: Could not resolve hostname gpu-a19: Name or service not known\n", "LOG020")
     assert "MASTER_ADDR" not in finding.why + str(finding.remedies)
+
+
+def test_a_crash_without_a_host_is_of_the_process_that_the_others_name_as_gone() -> None:
+    starts = "".join(
+        f"elm0{n // 2}:{n}10:{n}10 [0] NCCL INFO Bootstrap : Using eth0:10.44.7.{n // 2}<0>\n"
+        f"elm0{n // 2}:{n}10:{n}10 [0] NCCL INFO ncclCommInitRank comm 0x1 rank {n} nranks 4 cudaDev {n % 2} "
+        "busId 1000 commId 0x7 - Init START\n"
+        for n in range(4)
+    )
+    crash = 'Fatal Python error: Aborted\n\n  File "/w/train.py", line 94 in step\n'
+    gone = "elm00:110:111 [1] misc/socket.cc:71 NCCL WARN socketProgress: Connection closed by remote peer {}<4>\n"
+    assert _told(starts + crash + gone.format("elm01"), "LOG093").where.node == "elm01"
+    assert _told(starts + crash + gone.format("10.44.7.1"), "LOG093").where.node == "elm01"
+    assert _told(starts + crash, "LOG093").where.node is None

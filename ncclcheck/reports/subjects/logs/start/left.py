@@ -6,8 +6,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from ncclcheck.probes.facts import LogEvent, LogProcess, Logs
+from ncclcheck.reports.judgement.findings import Where
 from ncclcheck.reports.subjects.logs.logged import events_of, in_order
 from ncclcheck.reports.subjects.logs.reported import owner_of
+from ncclcheck.reports.subjects.logs.words.meanings import CONSEQUENCES
 
 
 class LeftProcess(NamedTuple):
@@ -38,6 +40,16 @@ def first_to_leave(logs: Logs, follow: Iterable[LogEvent]) -> LeftProcess | None
     host = owner_of(logs, peer) or peer
     there = [process for process in _of_job(logs) if process.host == host and not _complained(logs, process)]
     return LeftProcess(there[0], named) if len(there) == 1 else None
+
+
+def where_it_went(logs: Logs) -> Where:
+    """The process that its peers name as gone first; its host alone where they do not tell which one it was."""
+    follow = in_order(event for event in logs.events if event.sign in CONSEQUENCES)
+    if left := first_to_leave(logs, follow):
+        return Where(node=left.process.host, rank=left.process.rank)
+    peer = next((event.fields["peer"].partition("%")[0] for event in follow if event.fields.get("peer")), "")
+    host = owner_of(logs, peer) or peer
+    return Where(node=host) if host in {process.host for process in _of_job(logs)} else Where()
 
 
 def _of_job(logs: Logs) -> list[LogProcess]:
