@@ -110,8 +110,8 @@ def _not_bound(first: LogEvent, launches: list[LogEvent], reason: str, node: str
     return cause(
         [first, *(event for event in launches if event is not first)],
         f"Slurm did not start the tasks: {reason}",
-        why="The step is to be bound to cores that it was not given: by --cpu-bind, or by SLURM_CPU_BIND variables "
-        "that a step within another job or an interactive shell inherits.",
+        why="The step is to be bound to cores that it was not given: by --cpu-bind, or by SLURM_CPU_BIND variables"
+        " that a step within another job or an interactive shell inherits.",
         owner="job",
         at=Where(node=node or None),
         fix=[
