@@ -111,8 +111,8 @@ def group(logs: Logs) -> Iterator[Finding]:
             events,
             "torch.distributed was used before init_process_group, or after destroy_process_group" if missing
             else "init_process_group was called twice",
-            why="The program made no group by then: its own order, or it was started without the launcher for which "
-            " which it makes one." if missing
+            why="The program made no group by then: its own order, or it was started without the launcher "
+            "for which it makes one." if missing
             else "The script and a framework both make the default process group.",
             owner="job",
             at=at_teller(logs, events),
