@@ -158,7 +158,7 @@ SIGNS = (
         "rank-out-of-range",
         r"[Rr]ank (?P<high>\d{1,7}) (?:>=|is out of range|is not in range|must be less than)|"
         r"Invalid rank requested : (?P<rank>-?\d{1,7})/(?P<world>\d{1,7})|Invalid rank (?P<sampled>-?\d{1,7}), "
-        r"rank should be in",
+        r"rank should be in(?: the interval \[0, (?P<last>\d{1,7})\])?",
         (
             "gpu-a17:1:1 [0] init.cc:1899 NCCL WARN Invalid rank requested : 8/8",
             "ValueError: Invalid rank 8, rank should be in the interval [0, 7]",

@@ -182,8 +182,8 @@ EXPLAINS = (
           "|not implemented|no kernel image", r"", "two things that do not go together"),
     _form("not available|unavailable|not installed|not enabled|not initialized|not configured|not loaded"
           "|not reachable|not detected|not allowed", r"", "what is not there"),
-    _form("cannot|can't|couldn't|could not|unable to|can not", r"\b(?:cannot|can't|can ?not|couldn't|could not"
-          r"|unable to)\b", "what cannot be"),
+    _form("cannot|can't|couldn't|could not|unable to|can not|impossible to", r"\b(?:cannot|can't|can ?not|couldn't"
+          r"|could not|unable to|impossible to)\b", "what cannot be"),
     _form("invalid", r"\binvalid (?:option|choice|value|argument|device|configuration|rank|address|host|port|key"
           r"|name|path|usage)", "a setting that is refused"),
     _form("does not exist|doesn't exist|do not match|does not match|doesn't match|don't match|not equal"

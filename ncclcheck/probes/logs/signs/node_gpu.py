@@ -77,9 +77,10 @@ SIGNS = (
     ),
     Sign(
         "gpu-duplicate",
-        r"Duplicate GPU detected ?: rank (?P<a>\d{1,7}) and rank (?P<b>\d{1,7}) both on "
-        r"CUDA device (?P<gpu>[0-9a-f]{1,16})",
+        r"Duplicate GPU detected ?: rank (?P<a>\d{1,7}) and rank (?P<b>\d{1,7})\b"
+        r"(?: both on CUDA device (?P<gpu>[0-9a-f]{1,16})|(?: b\w{0,3}(?: \w{0,2}(?: \w{0,4})?)?)?\s*$)",
         (
+            "Duplicate GPU detected : rank 5 and rank 0 b",  # cut off, as torch hands it on
             "elm4:311:340 [0] init.cc:720 NCCL WARN Duplicate GPU detected : rank 3 and rank 1 both on CUDA "
             "device 5e000",
         ),

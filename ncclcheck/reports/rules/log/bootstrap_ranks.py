@@ -65,6 +65,8 @@ def numbers(logs: Logs) -> Iterator[Finding]:
     elif outside:
         fields = outside[0].fields
         what = f"a rank has the number {next(iter(fields.values()), '')}, which is out of range"
+        if last := fields.get("last"):
+            what += f": the sampler counts {int(last) + 1} ranks, fewer than the job has, or the number is wrong"
     elif by_table := _by_table(logs):
         yield by_table
         return

@@ -104,14 +104,15 @@ def _sharers(events: list[LogEvent]) -> str:
     on_gpu: dict[str, set[int]] = {}
     for event in events:
         if "a" in event.fields:
-            on_gpu.setdefault(event.fields["gpu"], set()).update((int(event.fields["a"]), int(event.fields["b"])))
+            gpu = event.fields.get("gpu", "")  # cut off in what torch hands on
+            on_gpu.setdefault(gpu, set()).update((int(event.fields["a"]), int(event.fields["b"])))
     if not on_gpu:
         return "several ranks have one GPU"
     gpu, ranks = max(on_gpu.items(), key=lambda item: len(item[1]))
     named = sorted(ranks)
     listed = ", ".join(map(str, named[:-1])) if len(named) < 10 else f"{named[0]} to {named[-2]}"
     others = f"; so have ranks on {len(on_gpu) - 1} more" if len(on_gpu) > 1 else ""
-    return f"ranks {listed} and {named[-1]} have one GPU ({gpu}){others}"
+    return f"ranks {listed} and {named[-1]} have one GPU{f' ({gpu})' if gpu else ''}{others}"
 
 
 @log_rule("LOG058", "no rank uses a GPU index that does not exist")

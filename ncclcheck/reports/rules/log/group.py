@@ -111,13 +111,16 @@ def group(logs: Logs) -> Iterator[Finding]:
             events,
             "torch.distributed was used before init_process_group, or after destroy_process_group" if missing
             else "init_process_group was called twice",
-            why="The program's own order: the rank ends there." if missing
+            why="The program made no group by then: its own order, or it was started without the launcher "
+            "for which it makes one." if missing
             else "The script and a framework both make the default process group.",
             owner="job",
             at=at_teller(logs, events),
             fix=[
                 you("Confirm: see where it is made and left.",
                     "grep -rnE 'init_process_group|destroy_process_group|Accelerator\\(|init_distributed' ."),
+                *([you("Where it was started by python alone, start it by its launcher.",
+                       "torchrun --nproc-per-node=gpu train.py ...")] if missing else []),
                 you("Make it once, first of all, and only where nobody has.",
                     'python -c "import torch.distributed as d; d.is_initialized() or d.init_process_group()"'),
             ],

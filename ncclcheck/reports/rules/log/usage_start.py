@@ -105,12 +105,32 @@ _ASKED_TOO_MUCH = [
 ]  # fmt: skip
 
 
+def _not_bound(first: LogEvent, launches: list[LogEvent], reason: str, node: str) -> Finding:
+    """The step asks for cores that are not the job's."""
+    return cause(
+        [first, *(event for event in launches if event is not first)],
+        f"Slurm did not start the tasks: {reason}",
+        why="The step is to be bound to cores that it was not given: by --cpu-bind, or by SLURM_CPU_BIND variables"
+        " that a step within another job or an interactive shell inherits.",
+        owner="job",
+        at=Where(node=node or None),
+        fix=[
+            you("Confirm: what is inherited, and which cores the step may use.",
+                "env | grep SLURM_CPU_BIND; taskset -cp $$"),
+            you("Take the variables back, or bind to nothing.",
+                "unset ${!SLURM_CPU_BIND*}; srun --cpu-bind=none ..."),
+        ],
+    )  # fmt: skip
+
+
 def _not_launched(launches: list[LogEvent]) -> Finding:
     """Slurm had the nodes, and one of them did not start its tasks."""
     first = min(launches, key=lambda event: _FOLLOWED in event.text)
     reason = first_named(first.fields, "why", "launch", "munge", "allocation").strip()
     node = first.host or first.fields.get("node", "")
     clock = "credential" in reason.lower() or "munge" in reason.lower()
+    if "bind" in reason.lower():
+        return _not_bound(first, launches, reason, node)
     return cause(
         [first, *(event for event in launches if event is not first)],
         f"Slurm did not start the tasks: {reason}" if reason else "Slurm's prolog failed, and no task was started",

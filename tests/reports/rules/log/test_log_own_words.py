@@ -211,3 +211,54 @@ def test_a_file_of_an_earlier_start_at_which_ranks_meet_is_named() -> None:
     assert finding.remedies[0].commands == ["rm -- /ckpt/init"]
     (finding,) = judged(beyond)["LOG021"].findings
     assert "more than the job has" in finding.what
+
+
+_MAIN = 'Traceback (most recent call last):\n  File "/w/train.py", line 40, in <module>\n    main()\n'
+
+
+@pytest.mark.parametrize(
+    ("code", "text", "heading", "why"),
+    [
+        (
+            "LOG004",
+            f"[rank3]: {_MAIN}ImportError: cannot import name 'helpers' from 'own.data' (./own/data.py)\n",
+            "cannot import name 'helpers'",
+            "was not built on this node",
+        ),
+        (
+            "LOG004",
+            f"torch\n{_MAIN}ValueError: in (shape=(3, 1, 1536)) and weight (shape=(6144,)) are not compatible\n",
+            "shape=(6144,)",
+            "one is sharded",
+        ),
+        (
+            "LOG057",
+            "Last error:\nDuplicate GPU detected : rank 5 and rank 0 b\n",
+            "ranks 0 and 5 have one GPU",
+            "",
+        ),
+        (
+            "LOG022",
+            "ValueError: Invalid rank 8, rank should be in the interval [0, 7]\n",
+            "the sampler counts 8 ranks",
+            "",
+        ),
+        (
+            "LOG169",
+            "srun: error: Task launch for StepId=12.0 failed on node n11: Unable to satisfy cpu bind request\n",
+            "cpu bind request",
+            "SLURM_CPU_BIND",
+        ),
+        (
+            "LOG124",
+            "[n1:7] Impossible to open the file /tmp/pmix-contact.txt in write mode\n"
+            "[n1:7] PMIX ERROR: PMIX_ERR_FILE_OPEN_FAILURE in file ptl_tcp_component.c at line 547\n",
+            "before it: [n1:7] Impossible to open the file /tmp/pmix-contact.txt",
+            "",
+        ),
+    ],
+)
+def test_an_explanation_says_what_the_words_say(code: str, text: str, heading: str, why: str) -> None:
+    finding = judged(text)[code].findings[0]
+    assert heading in finding.what
+    assert why in finding.why

@@ -416,11 +416,13 @@ _FAMILIES = (
             "deepspeed.utils.set_z3_leaf_modules."),
     ),
     made(
-        r"mat1 and mat2|shapes? .{0,60}(?:mismatch|cannot be|is invalid|do not match|incompatible)"
+        r"\bshape\b.{0,80}\bshape\b.{0,80}\bnot compatible|mat1 and mat2"
+        r"|shapes? .{0,60}(?:mismatch|cannot be|is invalid|do not match|incompatible)"
         r"|size of tensor .{0,40}must match|Sizes of tensors must|index out of range|out of bounds"
         r"|stack expects each tensor",
         "Sizes in the program do not fit: as a rule of the model and its input, or of a sample that differs from "
-        "all others.",
+        "all others; where one size is the other divided by the number of tensor-parallel ranks, one is sharded "
+        "and the other is not.",
         you("Run that step on one process, and print the shapes at the line that is named."),
         you("Where one rank alone raised it, look at the sample that this rank had."),
     ),
@@ -453,6 +455,15 @@ _FAMILIES = (
                                        "sys.path)'"),
         you("Install it there, or start the ranks with the environment that has it.",
             "python -m torch.distributed.run ... train.py"),
+    ),
+    made(
+        r"cannot import name '\w{1,80}' from '[\w.]{1,200}' \((?!.{0,300}(?:site|dist)-packages)",
+        "The package is one of the program's own folders, and has nothing of that name: as a rule an extension in "
+        "C++ that was not built on this node, two files that import each other, or another release of the code.",
+        you("Confirm, on each node: whether it is a compiled file, and there.", "ls -l FOLDER/*.so FOLDER/*.cpp"),
+        you("Build it, once on each node or in the image, before the job.",
+            "make -C FOLDER   # or: python setup.py build_ext --inplace"),
+        you("Where it is Python's, take the release of the code that has it."),
     ),
     made(
         r"cannot import name|has no attribute '|partially initialized module|unexpected keyword argument"

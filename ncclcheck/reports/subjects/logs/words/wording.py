@@ -21,7 +21,7 @@ LEFT_OPEN = re.compile(
     r"|(?:which one|why|the error behind it) is not in\b|does not know why|\bcrashed \(|\baborted \("
 )
 # What a process said of its own failure, though another line is the better known.
-_SAID_OF_FAILURES = ("complaint", "nccl-warning", "python-error")
+_SAID_OF_FAILURES = ("complaint", "nccl-warning", "python-error", "mpi-box")
 # An error by its number, or by a place in the source alone: its library says below what it means.
 _A_CODE = re.compile(
     r"\berror code (?:is )?:?-?\d{1,6}\b|\berror in: \S{1,200}\.(?:cpp|cc|cu|h):\d{1,6}(?= at |\s*$)"
