@@ -310,7 +310,7 @@ def _at_end(script: Script, text: str, init: Call, never: Call | None) -> Remedy
     """After the last thing that the main module, or the function that is spawned, does under no condition."""
     spawned = [function for call in reached(script) for function in started_by(call)]
     named = [f"{file.name}:" for file in script.files if file.named]
-    function = (spawned or named)[0]
+    function = next(iter(spawned or named), "")
     file, _, name = function.partition(":")
     at, blanks = next((source.ends.get(name, (0, 0)) for source in script.files if source.name == file), (0, 0))
     line, home = line_of(script, file, at), dist(script, file) or "torch.distributed"
