@@ -1,4 +1,4 @@
-"""Labels and token numbers out of range, before torch or a GPU sees them; and DDP's numbers of parameters."""
+"""Labels and token numbers out of range, before torch or a GPU sees them; DDP's numbers of parameters; scratch."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from ncclcheck.probes.training.course.bounds import Bounds, OutOfRange
 from ncclcheck.probes.training.course.unreduced import named
+from ncclcheck.probes.training.equal.state import fingerprints
 
 
 def _entropy(labels: Tensor, **given: Any) -> Tensor:
@@ -58,3 +59,10 @@ def test_numbers_of_parameters_get_their_names() -> None:
         raise RuntimeError(text)
     assert "2.weight, 2.bias got no gradient on rank 1" in str(failed.value)
     assert "finished reduction in the prior iteration before starting a new one" in str(failed.value)
+
+
+def test_scratch_that_no_checkpoint_keeps_is_no_part_of_the_model() -> None:
+    layer = nn.Linear(2, 2)
+    layer.register_buffer("load", torch.zeros(2), persistent=False)
+    layer.register_buffer("bias_of_load", torch.zeros(2))
+    assert [*fingerprints(nn.Sequential(layer))] == ["0.weight", "0.bias", "0.bias_of_load"]

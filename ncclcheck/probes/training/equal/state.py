@@ -83,9 +83,18 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers with their names, in the order in which every rank has them."""
+    """Parameters and buffers with their names, in the order in which every rank has them.
+
+    Buffers that no checkpoint keeps (persistent=False) are scratch: what a layer counted last, or a table.
+    """
+    scratch = {
+        f"{place}.{name}" if place else name
+        for place, module in model.named_modules()
+        for name in module._non_persistent_buffers_set
+    }
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        yield plain(name), tensor
+        if name not in scratch:
+            yield plain(name), tensor
 
 
 def fingerprint(tensor: Tensor) -> int:
