@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from ncclcheck.probes.training.course.bounds import Bounds, OutOfRange
 from ncclcheck.probes.training.course.unreduced import named
-from ncclcheck.probes.training.equal.state import fingerprints
+from ncclcheck.probes.training.equal.state import lasting
 
 
 def _entropy(labels: Tensor, **given: Any) -> Tensor:
@@ -65,4 +65,4 @@ def test_scratch_that_no_checkpoint_keeps_is_no_part_of_the_model() -> None:
     layer = nn.Linear(2, 2)
     layer.register_buffer("load", torch.zeros(2), persistent=False)
     layer.register_buffer("bias_of_load", torch.zeros(2))
-    assert [*fingerprints(nn.Sequential(layer))] == ["0.weight", "0.bias", "0.bias_of_load"]
+    assert [*lasting(nn.Sequential(layer))] == ["0.weight", "0.bias", "0.bias_of_load"]

@@ -17,7 +17,7 @@ from ncclcheck.probes.training.equal.alike import MOST, agreement, of_all_ranks
 from ncclcheck.probes.training.equal.own.alone import alone
 from ncclcheck.probes.training.equal.own.beside import FollowedValues
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
-from ncclcheck.probes.training.equal.state import fingerprints, plain
+from ncclcheck.probes.training.equal.state import lasting, plain
 from ncclcheck.probes.training.feed import moved
 from ncclcheck.probes.training.loop import TrainingSetting, bare, stream, train_step, wrap
 
@@ -27,7 +27,7 @@ _FIXED_STEPS = 10  # on one batch: chosen, the loss of a model that learns has f
 
 def before_wrap(setting: TrainingSetting) -> Checks:
     """DDP repairs a difference without a word, by handing out rank 0's."""
-    agreed = agreement(setting.peers, setting.model, fingerprints(setting.model))
+    agreed = agreement(setting.peers, setting.model, lasting(setting.model))
     return Checks(before_wrap=agreed, doubles=_doubles(setting.model))
 
 
@@ -64,7 +64,7 @@ def trained(setting: TrainingSetting, model: nn.Module) -> Checks:
                 with watch.step(batch):
                     train_step(setting, model, optimizer, chain([batch], batches))
             taken += 1
-        seen = agreement(setting.peers, bare(model), fingerprints(model))
+        seen = agreement(setting.peers, bare(model), lasting(model))
         after = taken if any(not differing.local for differing in seen.differing) else None
         if setting.left() <= 0:
             break

@@ -83,18 +83,9 @@ def whole(tensor: Tensor) -> Tensor:
 
 
 def tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters and buffers with their names, in the order in which every rank has them.
-
-    Buffers that no checkpoint keeps (persistent=False) are scratch: what a layer counted last, or a table.
-    """
-    scratch = {
-        f"{place}.{name}" if place else name
-        for place, module in model.named_modules()
-        for name in module._non_persistent_buffers_set
-    }
+    """Parameters and buffers with their names, in the order in which every rank has them."""
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        if name not in scratch:
-            yield plain(name), tensor
+        yield plain(name), tensor
 
 
 def fingerprint(tensor: Tensor) -> int:
@@ -109,6 +100,16 @@ def fingerprint(tensor: Tensor) -> int:
 def fingerprints(model: nn.Module) -> dict[str, int]:
     """One of each parameter and buffer."""
     return {name: fingerprint(tensor) for name, tensor in tensors(model)}
+
+
+def lasting(model: nn.Module) -> dict[str, int]:
+    """The same without buffers that no checkpoint keeps (persistent=False): each rank may fill such scratch its way."""
+    scratch = {
+        plain(f"{place}.{name}" if place else name)
+        for place, module in model.named_modules()
+        for name in module._non_persistent_buffers_set
+    }
+    return {name: mark for name, mark in fingerprints(model).items() if name not in scratch}
 
 
 def digest(model: nn.Module) -> str:

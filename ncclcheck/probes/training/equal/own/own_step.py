@@ -33,7 +33,15 @@ from ncclcheck.probes.training.equal.own.entered import Parted, agreed
 from ncclcheck.probes.training.equal.own.own_state import aliased, apart
 from ncclcheck.probes.training.equal.own.unchanged import StillAverages
 from ncclcheck.probes.training.equal.seeds import SEED, own_generators
-from ncclcheck.probes.training.equal.state import Alone, added, fingerprint, fingerprints, of_16_bits, plain
+from ncclcheck.probes.training.equal.state import (
+    Alone,
+    added,
+    fingerprint,
+    fingerprints,
+    lasting,
+    of_16_bits,
+    plain,
+)
 from ncclcheck.probes.training.feed import Batch, moved, samples_of
 from ncclcheck.probes.training.loop import TrainingSetting, bare, stream, wrap
 
@@ -96,7 +104,7 @@ def _seen(setting: TrainingSetting, step: Step) -> Checks:
     unheld, share = optimizers.unheld()
     verdict = OwnStep(
         steps=steps,
-        parameters=agreement(setting.peers, bare(model), fingerprints(bare(model))),
+        parameters=agreement(setting.peers, bare(model), lasting(bare(model))),
         clipped_scaled=calls.clipped_scaled(),
         clipped=calls.clipped(),
         wiped=calls.wiped() and idle,
@@ -190,7 +198,7 @@ def _replaced(
     setting: TrainingSetting, model: nn.Module, step: int, new: list[str], optimizers: Optimizers
 ) -> Checks:
     """DDP, which still waits for the parameters that were there before, has ended this step on all ranks."""
-    same = agreement(setting.peers, bare(model), fingerprints(bare(model)))
+    same = agreement(setting.peers, bare(model), lasting(bare(model)))
     made = optimizers.call_of_one()
     return Checks(own_step=OwnStep(steps=step, parameters=same, optimizer=made, added=new[:MOST]))
 
