@@ -103,7 +103,7 @@ def fingerprints(model: nn.Module) -> dict[str, int]:
 
 
 def lasting(model: nn.Module) -> dict[str, int]:
-    """The same without buffers that no checkpoint keeps (persistent=False): each rank may fill such scratch its way."""
+    """The same without buffers that no checkpoint keeps (persistent=False), scratch that may differ."""
     scratch = {
         plain(f"{place}.{name}" if place else name)
         for place, module in model.named_modules()
