@@ -20,6 +20,7 @@ from ncclcheck.probes.facts import (
     BoxRoom,
     BoxStall,
 )
+from ncclcheck.probes.facts.live.box import WENT_ON_S
 from ncclcheck.probes.machine import files
 
 _MOST_FILE = 16 * 2**20  # bytes of one file; the watcher's own bounds are below it
@@ -32,9 +33,6 @@ _STACK_LINES = 12  # frames, the innermost: chosen, from torch's collective up t
 # Of sys.exit() up to the end, for torch closes its groups meanwhile: launchers give their ranks as long. At a load
 # of 31 on 2 cores one needed 10 s.
 _LEAVES_S = 30.0
-# From the end of a stall to that of a rank, in seconds: within it the job had not gone on; ranks move as they are
-# ended. Chosen: launchers give their ranks 30 s, some twice.
-_WENT_ON_S = 60.0
 _MOST_THREADS = 16  # of one process: chosen
 _LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python3|/site/sitecustomize\.py|<frozen|<string>")
 _CRASH = "Fatal Python error"
@@ -262,7 +260,7 @@ class _NodeFolder:
         ranks = {row["pid"] for row in self._of("process") if row["rank"] >= 0 and not row["helper"]}
         ends = [row["t"] for row in self._of("gone") if row["pid"] in ranks and row["t"] > on]
         ends += [row["t"] for row in self.wrapper if row["what"] == "end"]
-        return stall if ends and min(ends) <= on + _WENT_ON_S else {}
+        return stall if ends and min(ends) <= on + WENT_ON_S else {}
 
     def _measured(self, processes: dict[int, _Raw]) -> None:
         """Memory, and for how long there was no CPU time, by the samples."""

@@ -10,6 +10,9 @@ from ncclcheck.probes.facts.guard.bounds import Amount, Pid, Whole
 
 Rank = int  # -1: none
 Role = Literal["root", "rank", "helper", "other"]
+# Seconds after the end of a stall from which on the job had gone on; in them ranks move as they are ended. Chosen:
+# launchers give their ranks 30 s, some twice.
+WENT_ON_S = 60.0
 
 
 class BoxProcess(Struct, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from ncclcheck.probes.facts import Box, BoxOom, BoxProcess, BoxRaised, Cluster
+from ncclcheck.probes.facts.live.box import WENT_ON_S
 from ncclcheck.reports.judgement.derived import derived
 from ncclcheck.reports.subjects.box import alike, children, peers, senders, started, threads, waiting
 from ncclcheck.reports.subjects.box.failure import (
@@ -39,8 +40,6 @@ _VANISHED_S = 5.0  # of silence of a watcher that writes every second, before th
 # Seconds by which the watcher may see an end later than its peers feel it: one of its rounds.
 _SEEN_S = 1.0
 _ALONE_S = 0.05  # between ends of ranks that were not ended together; torchrun looks every 0.1 s
-# Seconds for which a stalled job lived again: chosen, what a timeout ends is over after the launcher's 30 s.
-_WENT_ON_S = 60.0
 _NVML_S = 2.0  # by which an Xid may be seen later than what it does to a process: two rounds of its child
 # What a rank says when another one is gone or does not come: torch's and NCCL's own words, from c10d and gloo.
 _OF_OTHERS = re.compile(
@@ -151,7 +150,7 @@ def _went_on(box: Box) -> bool:
     resumed = box.stalls[-1].resumed
     ends = [process.gone for process in box.processes if process.role == "rank" and process.gone is not None]
     last = min((t for t in ends if resumed is not None and t > resumed), default=box.ended or box.last)
-    return resumed is not None and last > resumed + _WENT_ON_S
+    return resumed is not None and last > resumed + WENT_ON_S
 
 
 def _in_its_child(box: Box, raised: BoxRaised, *, alone: bool) -> BoxRaised:
