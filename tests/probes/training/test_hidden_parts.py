@@ -9,7 +9,7 @@ import pytest
 
 from ncclcheck.reports.judgement.findings import State, Verdict
 from tests.jobs.training_job import Case
-from tests.probes.training.test_recipes import bad, case, judged_of
+from tests.probes.training.test_recipes import bad, case, judged_of, shown
 
 pytestmark = pytest.mark.timeout(300)  # a job of two ranks, each of which imports torch
 
@@ -86,8 +86,4 @@ def test_what_is_sound_has_no_failure_and_no_warning(name: str) -> None:
 def test_what_is_faulty_is_reported_with_its_cause_first(name: str) -> None:
     _, code, state, words = FAULTY[name]
     (first, finding), *_ = bad(judged(sound=False)[name])
-    texts = [text for fix in finding.remedies for text in (fix.text, *fix.commands)]
-    shown = " | ".join(
-        [finding.what, finding.why or "", *texts, *(evidence.value for evidence in finding.evidence)]
-    )
-    assert (first, finding.state, words in shown) == (code, state, True), shown
+    assert (first, finding.state, words in shown(finding)) == (code, state, True), shown(finding)

@@ -14,7 +14,7 @@ from ncclcheck.probes.training.course.optimizers import Optimizers
 from ncclcheck.reports.judgement.findings import State, Verdict
 from ncclcheck.reports.subjects.training import own_loop
 from tests.jobs.training_job import Case
-from tests.probes.training.test_recipes import bad, case, judged_of
+from tests.probes.training.test_recipes import bad, case, judged_of, shown
 
 pytestmark = pytest.mark.timeout(300)  # a job of two ranks, each of which imports torch
 
@@ -157,11 +157,7 @@ def test_a_faulty_loop_is_reported_with_its_cause_first(name: str) -> None:
     _, code, state, words = FAULTY[name]
     half = [*FAULTY].index(name) % 2
     (first, finding), *_ = bad(judged(sound=False, half=half)[name])
-    texts = [text for fix in finding.remedies for text in (fix.text, *fix.commands)]
-    shown = " | ".join(
-        [finding.what, finding.why or "", *texts, *(evidence.value for evidence in finding.evidence)]
-    )
-    assert (first, finding.state, words in shown) == (code, state, True), shown
+    assert (first, finding.state, words in shown(finding)) == (code, state, True), shown(finding)
 
 
 @pytest.mark.parametrize("rounded", [True, False])

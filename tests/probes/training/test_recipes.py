@@ -220,6 +220,14 @@ def _whole(given: Case) -> Case:
     return Case(name=given.name, plan=given.plan, whole=True)
 
 
+def shown(finding: Finding) -> str:
+    """All that is said of it: what, why, what was seen, and the fixes."""
+    texts = [text for fix in finding.remedies for text in (fix.text, *fix.commands)]
+    return " | ".join(
+        [finding.what, finding.why or "", *texts, *(evidence.value for evidence in finding.evidence)]
+    )
+
+
 def bad(verdicts: list[Verdict]) -> list[tuple[str, Finding]]:
     """In the order of the report."""
     ordered = sorted(causes_first(verdicts), key=lambda verdict: verdict.state.rank)
@@ -241,11 +249,7 @@ def test_a_sound_recipe_passes_the_whole_run(name: str) -> None:
 def test_a_fault_is_told_with_its_cause(name: str) -> None:
     _, code, state, words = FAULTY[name]
     (first, finding), *_ = bad(judged(sound=False)[name])
-    texts = [text for fix in finding.remedies for text in (fix.text, *fix.commands)]
-    shown = " | ".join(
-        [finding.what, finding.why or "", *texts, *(evidence.value for evidence in finding.evidence)]
-    )
-    assert (first, finding.state, words in shown) == (code, state, True), shown
+    assert (first, finding.state, words in shown(finding)) == (code, state, True), shown(finding)
 
 
 def test_dropout_that_no_checkpoint_restores_is_a_note() -> None:

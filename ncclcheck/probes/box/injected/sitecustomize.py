@@ -145,13 +145,18 @@ def _say(box: str, record: dict[str, object]) -> None:
 
 
 def _write(box: str, line: str) -> None:
-    path = os.path.join(box, "said", "%d.jsonl" % os.getpid())
-    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    file = os.open(path, flags, 0o600)
+    _put(box, "", os.O_APPEND, line)
+
+
+def _put(box: str, kind: str, how: int, text: str) -> str:
+    """Into this process's file of that kind; `how` it is opened: appended to, emptied, or only if it is new."""
+    path = os.path.join(box, "said", "%d%s.jsonl" % (os.getpid(), kind))
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | how | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
-        os.write(file, (line + "\n").encode("ascii", "backslashreplace"))
+        os.write(file, (text + "\n").encode("ascii", "backslashreplace"))
     finally:
         os.close(file)
+    return path
 
 
 def _for_torchrun(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -460,13 +465,7 @@ def _note_program(box: str, started: list[str], places: list[list[str | int]], a
     record = {"t": _now(), "what": "began", "pid": os.getpid(), "rank": _rank(), "command": _masked(name)[:100]}
     started.append(json.dumps({**record, "at": places}))
     del started[:-_PROGRAMS]
-    path = os.path.join(box, "said", "%d.began.jsonl" % os.getpid())
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    file = os.open(path, flags, 0o600)
-    try:
-        os.write(file, ("\n".join(started) + "\n").encode("ascii", "backslashreplace"))
-    finally:
-        os.close(file)
+    _put(box, ".began", os.O_TRUNC, "\n".join(started))
 
 
 def _high(low: int, least: int = 400) -> int:
@@ -584,13 +583,8 @@ def _join(box: str, module: Any) -> None:
 
 
 def _tell_rank(box: str, group: Any) -> None:
-    path = os.path.join(box, "said", "%d.rank.jsonl" % os.getpid())
-    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        line = '{"what": "rank", "pid": %d, "rank": %d, "world": %d}\n'
-        os.write(file, (line % (os.getpid(), group.rank(), group.size())).encode())
-    finally:
-        os.close(file)
+    line = '{"what": "rank", "pid": %d, "rank": %d, "world": %d}'
+    _put(box, ".rank", os.O_EXCL, line % (os.getpid(), group.rank(), group.size()))
     _ranks[os.getpid()] = group.rank()
 
 
@@ -599,16 +593,12 @@ def _tell_lock(box: str, module: Any) -> None:
     before = module.FileBaton.wait
 
     def wait(self: Any) -> Any:
-        path = os.path.join(box, "said", "%d.lock.jsonl" % os.getpid())
+        path = ""
         try:
             import json
 
             words = {"what": "lock", "pid": os.getpid(), "file": os.path.abspath(self.lock_file_path)[:1000]}
-            file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-            try:
-                os.write(file, (json.dumps(words) + "\n").encode())
-            finally:
-                os.close(file)
+            path = _put(box, ".lock", os.O_TRUNC, json.dumps(words))
         except BaseException:
             pass
         try:

@@ -223,13 +223,13 @@ class _NodeFolder:
         for pid in unseen:  # its parent had waited for it before the watcher could look
             processes[pid]["status"] = statuses.get(pid)
         self._measured(processes)
-        for pid, _, state, wchan in self._last_stall().get("states", ()):
+        stalled = self._last_stall()
+        for pid, _, state, wchan in stalled.get("states", ()):
             processes.get(pid, {}).update(state=state, wchan=wchan)
         self._spoken(processes)
         self._left(processes)
         self._aborted(processes)
         self._gave_up(processes)
-        stalled = self._last_stall()
         then = {pid: size for pid, size in (stalled.get("stacks") or ()) if size}
         for pid, process in processes.items():
             text = _text(os.path.join(self.folder, "fault", f"{pid}.txt"))
